@@ -271,7 +271,7 @@ def test_early_stopping_needs_validation_data(settings, says):
 def test_a_regression_is_watched_by_its_loss():
     data = regression(sizes=(20,) * 3)
     model = nn.Linear(6, 1)
-    says = "patience_metric: 'accuracy' is not accepted for real targets"
+    says = "patience_metric must be 'loss' for real targets, got 'accuracy'"
     with pytest.raises(il.SettingError, match=says):
         il.run("fedavg", model, data, rounds=2, patience=2, patience_metric="accuracy")
     assert il.run("fedavg", model, data, rounds=3, patience=2).seeds[0].best

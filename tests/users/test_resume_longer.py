@@ -105,7 +105,7 @@ def test_a_run_that_is_to_be_longer_is_not_finished_until_it_is(tmp_path):
 def test_rounds_do_not_shrink_below_what_is_done(tmp_path):
     folder = tmp_path / "run"
     run(folder=folder)
-    says = r"rounds: 5 is not accepted; .* has done 8 \(seed 0\); a whole number >= 8"
+    says = r"rounds must be a whole number >= 8, which .* has done \(seed 0\), got 5"
     with pytest.raises(il.SettingError, match=says):
         run(folder=folder, rounds=5)
     same(run(folder=folder), run())

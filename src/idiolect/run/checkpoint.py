@@ -21,13 +21,14 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.documents import decode
 from ..core.files import (
-    check_object,
     check_regular,
     parse_json,
     private_folder,
@@ -76,11 +77,21 @@ class Checkpoint:
         """The tensors of one state; `check` sees their names, shapes and dtypes first."""
         return read_tensors(self.path / f"{name}.safetensors", check)
 
+    @contextmanager
+    def refused_on_error(self) -> Iterator[None]:
+        """What does not fit the run is a CheckpointError that names this checkpoint."""
+        try:
+            yield
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"checkpoint {self.path} is refused: {error}; remove it to go on without"
+            ) from None
+
 
 def save(
     folder: Path,
     bound: Bound,
-    round: int,
+    round_number: int,
     states: Mapping[str, State],
     facts: dict[str, Any],
     parts: Mapping[str, Writer] | None = None,
@@ -91,7 +102,7 @@ def save(
     checkpoints are untouched.
     """
     private_folder(folder)
-    final = folder / _next_name(folder, round)
+    final = folder / _next_name(folder, round_number)
     temporary = folder / f"{_WRITING}{final.name}-{secrets.token_hex(4)}"
     try:
         private_folder(temporary)
@@ -99,9 +110,9 @@ def save(
             write_tensors(temporary / f"{name}.safetensors", state)
         for name, write in (parts or {}).items():
             write(temporary / name)
-        body = {"bound": asdict(bound), "round": round, "facts": facts}
-        body |= {"sha256": {name: _sha256(temporary / name) for name in _files(temporary)}}
-        text = json.dumps({**body, "seal": _seal(body)})
+        hashes = {name: _sha256(temporary / name) for name in _files(temporary)}
+        record = _Record(bound, round_number, facts, hashes, "")
+        text = json.dumps({**record.body(), "seal": record.computed_seal()})
         for path in sorted(temporary.rglob("*"), reverse=True):  # what is in a folder before it
             sync(path)
         write_atomic(temporary / RECORD, text.encode())
@@ -111,7 +122,7 @@ def save(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     older = [path for path in found(folder) if _number(path) < _number(final)]
-    previous = [path for path in older if _number(path)[0] < round][:1]
+    previous = [path for path in older if _number(path)[0] < round_number][:1]
     for path in older:
         if path not in previous:
             shutil.rmtree(path, ignore_errors=True)
@@ -170,7 +181,7 @@ def load(
         except (OSError, ValueError) as error:
             problems.append(_damaged(path, error, warn))
             continue
-        return Checkpoint(record["round"], record["facts"], path)
+        return Checkpoint(record.round, record.facts, path)
     listed = "".join(f"\n  {p}" for p in problems) or ": it has none"
     raise CheckpointError(f"no usable checkpoint in {folder}{listed}")
 
@@ -181,34 +192,43 @@ def _damaged(path: Path, error: Exception, warn: Callable[[str], None] | None) -
     return f"{path}: {error}"
 
 
-_BODY = {"bound": dict, "round": int, "facts": dict, "sha256": dict, "seal": str}
-_BOUND = {"run": str, "seed": int, "settings": str, "contract": int}
+@dataclass(frozen=True)
+class _Record:
+    """What checkpoint.json says."""
+
+    bound: Bound
+    round: int
+    facts: dict[str, Any]
+    sha256: dict[str, str]  # of each file
+    seal: str  # SHA-256 of all the above
+
+    def body(self) -> dict[str, Any]:
+        """What is sealed."""
+        own = {"bound": asdict(self.bound), "round": self.round, "facts": self.facts}
+        return own | {"sha256": self.sha256}
+
+    def computed_seal(self) -> str:
+        return hashlib.sha256(json.dumps(self.body()).encode()).hexdigest()
 
 
-def _record(path: Path) -> dict[str, Any]:
+def _record(path: Path) -> _Record:
     """What checkpoint.json says, if it is whole and of the right form."""
     if path.is_symlink() or not path.is_dir():
         raise ValueError("it is not a folder itself (links are refused)")
-    record = check_object(parse_json(read_bytes(path / RECORD, _MOST_JSON)), _BODY)
-    if record.pop("seal") != _seal(record):
+    record: _Record = decode(parse_json(read_bytes(path / RECORD, _MOST_JSON)), _Record)
+    if record.seal != record.computed_seal():
         raise ValueError(f"{RECORD} does not match its SHA-256")
-    check_object(record["bound"], _BOUND)
-    if not all(isinstance(text, str) for text in record["sha256"].values()):
-        raise ValueError(f"{RECORD}: the SHA-256 of a file is a text")
-    if len(record["sha256"]) > _FILES:
-        raise ValueError(f"{RECORD} names {len(record['sha256'])} files; at most {_FILES}")
-    for name in record["sha256"]:
+    if len(record.sha256) > _FILES:
+        raise ValueError(f"{RECORD} names {len(record.sha256)} files; at most {_FILES}")
+    for name in record.sha256:
         if not _FILE.fullmatch(name):
             raise ValueError(f"{name[:80]!r} is no file of a checkpoint")
     return record
 
 
-def _check_bound(
-    path: Path, record: dict[str, Any], bound: Bound, rounds: int, most_bytes: int
-) -> None:
+def _check_bound(path: Path, record: _Record, bound: Bound, rounds: int, most_bytes: int) -> None:
     """Refuse a checkpoint that is not this run's."""
-    theirs = Bound(**record["bound"])
-    round_number = record["round"]
+    theirs = record.bound
     wrong = ""
     if theirs.run != bound.run:
         wrong = "it belongs to another run"
@@ -218,22 +238,22 @@ def _check_bound(
         wrong = "settings.json is not the one it was made under (has it been edited?)"
     elif theirs.contract != bound.contract:
         wrong = "it was made under another contract of method, model and channel"
-    elif not 0 <= round_number <= rounds or round_number != _number(path)[0]:
-        wrong = f"it is of round {round_number}, and the run has {rounds}"
+    elif not 0 <= record.round <= rounds or record.round != _number(path)[0]:
+        wrong = f"it is of round {record.round}, and the run has {rounds}"
     if not wrong:
-        room = most_bytes + HEADER * (1 + len(record["sha256"]))
-        size = sum(_size(path / name) for name in record["sha256"])
+        room = most_bytes + HEADER * (1 + len(record.sha256))
+        size = sum(_size(path / name) for name in record.sha256)
         if size > room:
             wrong = f"it has {size} bytes, more than this run writes"
     if wrong:
         raise CheckpointError(f"checkpoint {path} is refused: {wrong}; remove it to go on without")
 
 
-def _check_hashes(path: Path, record: dict[str, Any]) -> None:
+def _check_hashes(path: Path, record: _Record) -> None:
     """Every file is as it was written, and there is no other."""
-    if set(_files(path)) != record["sha256"].keys() | {RECORD}:
+    if set(_files(path)) != record.sha256.keys() | {RECORD}:
         raise ValueError("a file is missing, or there is one more")
-    for name, expected in record["sha256"].items():
+    for name, expected in record.sha256.items():
         if _sha256(path / name) != expected:
             raise ValueError(f"{name} does not match its SHA-256")
 
@@ -265,10 +285,6 @@ def _number(path: Path) -> tuple[int, int]:
 def _next_name(folder: Path, round_number: int) -> str:
     numbers = [number for at, number in map(_number, found(folder)) if at == round_number]
     return f"{round_number:012d}-{max(numbers, default=-1) + 1}"
-
-
-def _seal(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

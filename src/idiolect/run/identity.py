@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -26,8 +26,10 @@ from ..task.initial import constants_digest
 from ..task.task import Task
 from .directory import FORMAT
 from .predict import facts_of
-from .session import Start
 from .settings import Settings, fixed_on_resume
+
+if TYPE_CHECKING:
+    from .session import Start
 
 REINITIALISED = "re-initialised for each seed"  # the weights of a model that a function makes
 

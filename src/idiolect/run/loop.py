@@ -1,4 +1,4 @@
-"""One seed of a run under way: evaluated, saved between rounds, restored from a checkpoint."""
+"""The seeds of a run, one after the other: trained, evaluated, saved between rounds, resumed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from ..core.files import check_object
+from ..core.documents import decode, expect_fields
 from ..core.knobs import SettingError
 from ..core.text import warn
 from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
 from ..host.lazy_federation import whole
-from ..host.metrics import Metric, described, direction, in_use
+from ..host.metrics import described, direction, in_use
 from ..host.scores import COLLAPSE_LOSS, ENDS, Scores, summarise
 from ..method import Method
 from ..methods import batchnorm, label_of, name_of
@@ -37,203 +37,18 @@ from .directory import (
     on_disk,
     read_starts,
 )
-from .early_stopping import best_row, columns, splits, waited
 from .identity import check_same, read_identity, run_number, with_rounds
 from .interrupts import Interruption, finish_on_interrupt
-from .record import Record, SeedRecord
-from .restore import bound_of, refusing, restore
+from .record import Record, SeedRecord, client_rows
 from .result import Result
 from .round_log import Journal
-from .session import HostPlacement, People, Session, Start, host_folder
+from .session import HostPlacement, People, Session, Start
 from .settings import Settings
 from .validate import numbers_fit, timing
 from .worker_hosts import WorkerHosts
 
 BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
 SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
-
-
-@dataclass
-class Seed:
-    """One seed under way: what is at work, and what it leaves behind."""
-
-    session: Session
-    record: SeedRecord
-    identity: dict[str, Any]  # of the run
-    journal: Journal
-    settings: Settings
-    on_disk: bool = False  # whether the last checkpoint was written
-
-    def evaluate(self) -> None:
-        """Test figures of this round."""
-        clients = self.session.people.evaluated
-        by_split = self.session.engine.evaluate(clients, splits(self.settings))
-        scores = by_split["test"]
-        ledger = self.session.server.ledger
-        figures: dict[str, float] = {"round": self.session.rounds, **summarise(scores)}
-        figures |= {n: ledger.total(n) for n in SENT}
-        gradients = ledger.counts["gradients"][clients]
-        figures["gradients_per_client"] = float(gradients.double().mean())
-        figures |= self.session.engine.figures()
-        more = {split: summarise(by_split[split]) for split in splits(self.settings)[1:]}
-        for name in columns(self.settings):
-            split, _, figure = name.partition("_")
-            figures[name] = more[split][figure]
-        self.record.history.append(figures)
-        accuracy = torch.full((len(self.session.server.roster),), torch.nan)
-        accuracy[scores.wire_ids] = scores.of_clients()[0].float()
-        self.journal.evaluated(figures, accuracy.numpy())
-        self.note_collapse(figures)
-
-    def figure(self, settings: Settings) -> Figure:
-        """The chosen figure of the last evaluated round; NaN before the first."""
-        name = settings.metric or ("accuracy" if self.session.classes else "loss")
-        history = self.record.history
-        return Figure(history[-1][name] if history else math.nan, name)
-
-    def reached(self, settings: Settings) -> bool:
-        """Whether the chosen figure is as good as the target."""
-        if settings.target_value is None:
-            return False
-        figure = self.figure(settings)
-        higher = direction(figure.name, self.session.metrics)
-        return figure >= settings.target_value if higher else figure <= settings.target_value
-
-    def note_collapse(self, figures: dict[str, float]) -> None:
-        """Record the round in which the models became useless."""
-        loss = figures["loss"]
-        untested = math.isnan(loss) and not self.session.tested
-        if untested or loss <= COLLAPSE_LOSS:
-            self.record.collapsed = 0
-        elif not self.record.collapsed:
-            self.record.collapsed = int(figures.get("round", self.session.rounds)) or 1
-
-    def is_best(self) -> bool:
-        """Whether the round that was just evaluated is the best so far on validation data."""
-        history = self.record.history
-        return best_row(history, self.settings) == len(history) - 1
-
-    def keep_best(self, folder: Path) -> None:
-        """The models as they are now, in a folder for the best round."""
-        states, facts = self.session.saved()
-        parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
-        version = self.session.rounds
-        with on_disk(f"the checkpoint of the best round, {version},"):
-            bound = bound_of(self.identity, self.session)
-            checkpoint.save(folder, bound, version, states, facts, parts)
-
-    def save(self, folder: RunDirectory | None, stopped: str = "") -> Path | None:
-        """A checkpoint: the server's side, and every host by itself; where it was written.
-
-        `stopped` is a stop that the figures do not tell: a callback's.
-        """
-        if folder is None:
-            return None
-        states, facts = self.session.saved()
-        facts |= {
-            "history": self.record.history,
-            "seconds": self.record.seconds,
-            "times": self.record.times,
-        }
-        if stopped == BY_CALLBACK:
-            facts["stopped"] = stopped
-        parts = {host_folder(i): host.save for i, host in enumerate(self.session.hosts)}
-        version = self.session.rounds
-        self.on_disk = False
-        path = folder.checkpoints(self.record.seed)
-        with on_disk(f"the checkpoint of round {version}"):
-            facts["journal"] = self.journal.save()
-            bound = bound_of(self.identity, self.session)
-            final = checkpoint.save(path, bound, version, states, facts, parts)
-            self.on_disk = True
-        return final if self.on_disk else None
-
-    def restore(self, path: Path, longer: bool) -> None:
-        """Back to the newest sound checkpoint; `longer`: the run has more rounds than before."""
-        s = self.settings
-        newest = restore(self.session, path, self.identity, s, warn)
-        with refusing(newest):
-            metrics = [f"{m.name}{end}" for m in self.session.metrics for end in ENDS]
-            more = [*metrics, *columns(s), *self.session.engine.figures()]
-            self.record.history = checked_history(newest.facts, newest.round, more)
-            self.journal.load(newest.facts["journal"], len(self.record.history))
-            if longer and self.session.held_out_personalised:
-                raise ValueError(
-                    "its held-out clients were personalised at the end of the shorter run, and "
-                    "cannot be again; start a new run with more rounds"
-                )
-        if longer:
-            self._forget_last_round()
-        else:
-            self.record.stopped = newest.facts.get("stopped", "")
-        for figures in self.record.history:
-            self.note_collapse(figures)
-        self.record.seconds = newest.facts["seconds"]
-        self.record.times = newest.facts.get("times", [])[: len(self.record.history)]
-
-    def _forget_last_round(self) -> None:
-        """A last round that was evaluated only because it was the last is one among others now."""
-        history = self.record.history
-        every = self.settings.eval_every
-        version = self.session.rounds
-        if every and history and version % every and history[-1]["round"] == version:
-            history.pop()
-            self.journal.forget_last()
-
-
-def checked_history(
-    facts: dict[str, Any], rounds: int, more: Sequence[str] = ()
-) -> list[dict[str, float]]:
-    """The figures of every evaluated round in a checkpoint; ValueError where they cannot be.
-
-    `more`: columns that not every run has.
-    """
-    kinds = {"server": dict, "history": list, "seconds": float, "journal": dict, "stopped": str}
-    optional = {"times": list[float], "engine": dict}
-    check_object(facts, {**kinds, **optional}, {"stopped", *optional})
-    if facts.get("stopped", BY_CALLBACK) != BY_CALLBACK:
-        raise ValueError(f"stopped: {BY_CALLBACK!r} is expected")
-    if not 0 <= facts["seconds"] < math.inf:
-        raise ValueError("seconds: a number >= 0 is expected")
-    no_clients = Scores(*(torch.zeros(0),) * 5)
-    names = {"round", *summarise(no_clients), *SENT, "gradients_per_client", *more}
-    last = 0
-    for figures in facts["history"]:
-        check_object(figures, dict.fromkeys(names, float))
-        if type(figures["round"]) is not int or not last < figures["round"] <= rounds:
-            raise ValueError("history: rounds are whole numbers in their order")
-        last = figures["round"]
-    return facts["history"]
-
-
-def client_rows(session: Session, parts: list[dict[str, Scores]]) -> list[dict[str, Any]]:
-    """A row per client.
-
-    Its samples, accuracy, loss and metrics on every split, and what it sent and spent.
-    """
-    columns: dict[str, list] = {}
-    for split in SPLITS:
-        scores = Scores.merge([part[split] for part in parts])
-        accuracy, loss = scores.of_clients()
-        columns[f"{split}_samples"] = scores.samples.tolist()
-        columns[f"{split}_accuracy"] = accuracy.tolist()
-        columns[f"{split}_loss"] = loss.tolist()
-        for name, measured in scores.metrics.items():
-            columns[f"{split}_{name}"] = measured.each().tolist()
-    columns |= {n: t.tolist() for n, t in session.server.ledger.counts.items()}
-    held_out = torch.zeros(len(session.server.roster), dtype=torch.bool)
-    held_out[session.people.held_out] = True
-    malicious = torch.zeros_like(held_out)
-    malicious[session.people.malicious] = True
-    columns = {
-        "client": session.server.roster.ids,
-        "held_out": held_out.tolist(),
-        "malicious": malicious.tolist(),
-        **columns,
-    }
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 clock = time.monotonic  # seconds
 
 
@@ -255,6 +70,10 @@ class Runner:
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
     placement: HostPlacement | None = None  # the sites that have the data, where they are not here
 
+    @property
+    def seeds(self) -> range:
+        return range(self.settings.seed, self.settings.seed + self.settings.seeds)
+
     def continued(
         self, folder: RunDirectory, force: Callable[[str], None] | None
     ) -> dict[str, Any]:
@@ -265,13 +84,12 @@ class Runner:
         before, now = saved["run"].get("rounds"), self.settings.rounds
         if before == now:
             return saved
-        s = self.settings
-        for seed in range(s.seed, s.seed + s.seeds):
+        for seed in self.seeds:
             rounds_done = checkpoint.rounds_done(folder.checkpoints(seed))
             if rounds_done > now:
                 raise SettingError(
-                    f"rounds: {now} is not accepted; {folder.path} has done {rounds_done} "
-                    f"(seed {seed}); a whole number >= {rounds_done}"
+                    f"rounds must be a whole number >= {rounds_done}, which {folder.path} has done "
+                    f"(seed {seed}), got {now}"
                 )
         self.longer = not isinstance(before, int) or now > before
         return with_rounds(saved, now)
@@ -319,33 +137,32 @@ class Runner:
             self.best_in, keeper = Path(scratch.name), scratch
         else:
             self.best_in, keeper = folder.path if folder else None, None
-        result = Result(record, self._source(folder), self.identity, self.federation, keeper)
-        s = self.settings
+        source = self._load if self.best_in else None
+        result = Result(record, source, self.identity, self.federation, keeper)
         with finish_on_interrupt("finishing this round, then saving") as interrupted:
-            for seed in range(s.seed, s.seed + s.seeds):
+            for seed in self.seeds:
                 session = self.session(seed, folder)
                 journal = Journal(folder, seed, len(session.server.roster))
-                one = Seed(session, SeedRecord(seed), self.identity, journal, s)
+                one = SeedRun(self, session, SeedRecord(seed), journal, folder)
                 record.seeds.append(one.record)
                 if resume and folder:
-                    self._restore(one, folder)
+                    one.resume(folder)
                 journal.begin(record.rounds_table())
-                last = seed + 1 == s.seed + s.seeds
                 try:
-                    self._train(one, folder, interrupted, last)
-                    self._finish(one)
+                    one.train(interrupted, last=seed == self.seeds[-1])
+                    one.finish()
                     session.leave(keep=not one.on_disk)
                 finally:
                     session.close()
-                record.kernel = one.session.contract.task.kernel
-                one.session.release()
+                record.kernel = session.contract.task.kernel
+                session.release()
                 journal.close()
                 if not one.on_disk:
-                    result.keep(seed, one.session)
+                    result.keep(seed, session)
                 if folder is not None:
                     with on_disk("the result"):
                         result.write(folder)
-                self._call(one, "end")
+                one.call("end")
         return result
 
     def _blank_record(self) -> Record:
@@ -360,7 +177,6 @@ class Runner:
         if bound.statistics is not None:
             notes["statistics"] = batchnorm.described(method, bound, s.statistics)
         used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
-        figure = s.metric or ("accuracy" if self.federation.classes else "loss")
         if s.asynchronous or s.delays is not None:
             notes["timing"] = timing(method, s, eligible, clients_heard)
         for note in notes.values():
@@ -368,6 +184,10 @@ class Runner:
                 warn(note["warning"])
         if self.note:
             notes["chosen"] = {"loss": self.note}
+        baseline: list[float] = []  # what each client's own constant answer reaches
+        if self.placement is None:
+            figure = s.metric or ("accuracy" if self.federation.classes else "loss")
+            baseline = per_client(self.federation, self.task.criterion, used, figure)
         return Record(
             method=name_of(method),
             label=label_of(method),
@@ -381,17 +201,15 @@ class Runner:
             starts=self.starts,
             heard={"clients": clients_heard, "of": eligible},
             metrics=described(used),
-            baseline=self._baseline(used, figure),
+            baseline=baseline,
         )
-
-    def _baseline(self, used: Sequence[Metric], figure: str) -> list[float]:
-        """What each client's own constant answer reaches; [] where its data are not here."""
-        if self.placement is not None:
-            return []
-        return per_client(self.federation, self.task.criterion, used, figure)
 
     def session(self, seed: int, folder: RunDirectory | None, here: bool = False) -> Session:
         """A seed's moving parts, as they are before the first round; `here`: in this process."""
+        path = folder.path if folder else None
+        placement = self.placement
+        if placement is None and not here and self.settings.carrier.remote:
+            placement = WorkerHosts(self.settings, self.identity["origin"], seed, path)
         return Session(
             self.method,
             self.task,
@@ -399,178 +217,173 @@ class Runner:
             self.settings,
             seed,
             run_number(self.identity, seed),
-            folder.path if folder else None,
+            path,
             self.start.get(seed),
-            placement=self.placement or (None if here else self._placement(seed, folder)),
+            placement=placement,
         )
 
-    def _placement(self, seed: int, folder: RunDirectory | None) -> HostPlacement | None:
-        """How hosts are made in other processes, where the engine has them there."""
-        if not self.settings.carrier.remote:
-            return None
-        return WorkerHosts(
-            self.settings, self.identity["origin"], seed, folder.path if folder else None
-        )
+    def _load(self, seed: int, best: bool) -> Session:
+        """A finished seed's models, from its checkpoint."""
+        assert self.best_in is not None
+        session = self.session(seed, None, here=True)
+        place = checkpoint_folder(self.best_in, seed, best)
+        session.restore(place, self.identity, self.settings, warn)
+        session.personalise_held_out(self.settings.held_out_rounds)
+        return session
 
-    def _source(self, folder: RunDirectory | None) -> Callable[[int, bool], Session] | None:
-        """How a finished seed's models are found again: from its checkpoint."""
-        path = self.best_in
-        if path is None:
-            return None
 
-        def load(seed: int, best: bool) -> Session:
-            session = self.session(seed, None, here=True)
-            place = checkpoint_folder(path, seed, best)
-            restore(session, place, self.identity, self.settings, warn)
-            session.personalise_held_out(self.settings.held_out_rounds)
-            return session
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """What a seed's checkpoint says beside its tensors."""
 
-        return load
+    server: dict[str, Any]
+    history: list[dict[str, float]]
+    seconds: float
+    journal: dict[str, Any]
+    engine: dict[str, Any] = field(default_factory=dict)
+    times: list[float] = field(default_factory=list)
+    stopped: str = ""  # a stop that the figures do not tell: a callback's
 
-    # -- one seed --------------------------------------------------------------------------------
-    def _restore(self, one: Seed, folder: RunDirectory) -> None:
-        """Back to where the seed was when the run stopped."""
-        path = folder.checkpoints(one.record.seed)
-        checkpoint.recover(path)
-        checkpoint.recover(folder.checkpoints(one.record.seed, best=True))
-        if checkpoint.found(path):
-            one.restore(path, self.longer)
-        self.starts[-1]["from"][str(one.record.seed)] = one.session.rounds
-        with on_disk("the environment"):
-            folder.write_json("environment.json", self.starts)
+    @classmethod
+    def read(cls, facts: dict[str, Any], rounds: int, columns: Sequence[str]) -> CheckpointFacts:
+        """As it was saved after `rounds`; ValueError where it cannot be. `columns`: of history."""
+        saved: CheckpointFacts = decode(facts, cls)
+        if saved.stopped not in ("", BY_CALLBACK):
+            raise ValueError(f"stopped must be {BY_CALLBACK!r}")
+        if not 0 <= saved.seconds < math.inf:
+            raise ValueError("seconds must be a number >= 0")
+        last = 0
+        for figures in saved.history:
+            expect_fields(figures, dict.fromkeys(columns, float), place="history")
+            if type(figures["round"]) is not int or not last < figures["round"] <= rounds:
+                raise ValueError("history must have rounds that are whole numbers in their order")
+            last = figures["round"]
+        return saved
 
-    def _train(
-        self,
-        one: Seed,
-        folder: RunDirectory | None,
-        interrupted: Interruption,
-        last: bool,
-    ) -> None:
+
+@dataclass
+class SeedRun:
+    """One seed under way: what is at work, and what it leaves behind."""
+
+    runner: Runner
+    session: Session
+    record: SeedRecord
+    journal: Journal
+    folder: RunDirectory | None
+    on_disk: bool = False  # whether the last checkpoint was written
+
+    @property
+    def settings(self) -> Settings:
+        return self.runner.settings
+
+    # -- rounds ----------------------------------------------------------------------------------
+    def train(self, interrupted: Interruption, last: bool) -> None:
         """Rounds until one of the stops; state is saved between rounds, where it is complete."""
         s = self.settings
-        session = one.session
-        server = session.server
-        record = one.record
+        session, server, record = self.session, self.session.server, self.record
         began = clock() - record.seconds
         saved = clock()
-        while not (stop := self._stop(one)):
+        while not (stop := self._stop()):
             if interrupted():
                 record.seconds = clock() - began
-                one.save(folder)
+                self.save()
                 raise interrupted.stop(
                     f"stopped after round {session.rounds} of {s.rounds} (seed {record.seed})"
                 )
             with numbers_fit(s.dtype):
                 session.engine.advance(s.schedule.factors(session.rounds, s.rounds))
-            one.journal.grow(len(server.roster))
+            self.journal.grow(len(server.roster))
             evaluated = bool(s.eval_every) and (
                 session.rounds % s.eval_every == 0 or session.rounds == s.rounds
             )
             if evaluated:
-                one.evaluate()
+                self.evaluate()
                 record.times.append(clock() - began)
-            one.journal.round_done(server, session.rounds, session.engine.delays_of_round)
+            self.journal.round_done(server, session.rounds, session.engine.delays_of_round)
             record.seconds = clock() - began
-            if evaluated and s.keep_best and self.best_in is not None and one.is_best():
-                one.keep_best(checkpoint_folder(self.best_in, record.seed, best=True))
-            with self._saved_on_error(one, folder):
+            if evaluated and s.keep_best and best_row(record.history, s) == len(record.history) - 1:
+                self._keep_best()
+            with self._saved_on_error():
                 if evaluated:
-                    self._call(one, "evaluate")
-                self._call(one, "round")
+                    self.call("evaluate")
+                self.call("round")
                 by_rounds = s.checkpoint_every and session.rounds % s.checkpoint_every == 0
                 by_time = s.checkpoint_minutes and clock() - saved >= 60 * s.checkpoint_minutes
                 if by_rounds or by_time:
-                    self._checkpoint(one, folder)
+                    self._checkpoint()
                     saved = clock()
-            if self.progress:
-                self.progress(record.seed, session.rounds, one.figure(s))
+            if self.runner.progress:
+                self.runner.progress(record.seed, session.rounds, self._figure())
         record.stopped = stop
-        self._checkpoint(one, folder)
+        self._checkpoint()
         if interrupted() and not last:
             raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
 
-    def _checkpoint(self, one: Seed, folder: RunDirectory | None) -> None:
-        """Save, and call the user's function."""
-        path = one.save(folder, one.record.stopped)
-        if path is not None:
-            self._call(one, "checkpoint", path)
-
-    @contextmanager
-    def _saved_on_error(self, one: Seed, folder: RunDirectory | None) -> Iterator[None]:
-        """What a callback raises ends the run, with a checkpoint of the round that is done."""
-        try:
-            yield
-        except Exception as error:
-            if folder is not None:
-                one.save(folder, one.record.stopped)
-                error.add_note(
-                    f"idiolect: the run in {folder.path} stands at round "
-                    f"{one.session.rounds} of seed {one.record.seed}; "
-                    "resume=True continues it"
-                )
-            raise
-
-    def _call(self, one: Seed, event: str, path: Path | None = None) -> None:
-        """The user's function for an event, if there is one."""
-        function = self.callbacks.find(event)
-        if function is None:
-            return
-        record = one.record
-        server = one.session.server
-        entry = server.ledger.last
-        entry_fields = vars(entry) if entry is not None else {}
-        moment = Moment(
-            event,
-            label_of(self.method),
-            record.seed,
-            one.session.rounds,
-            self.settings.rounds,
-            record.seconds,
-            dict(record.history[-1]) if record.history else {},
-            record.history,
-            {
-                **entry_fields,
-                "round": one.session.rounds,
-                **{n: server.ledger.total(n) for n in SENT},
-            },
-            self.settings,
-            record.final,
-            record.clients,
-            one.session.engine.delays_of_round,
-            path,
-            _state=lambda: server.step.method_state(server.state),
-        )
-        function(moment)
-        if moment.stopped and event in ("round", "evaluate", "checkpoint"):
-            record.stopped = BY_CALLBACK
-
-    def _stop(self, one: Seed) -> str:
+    def _stop(self) -> str:
         """Why the run ends here; "" while it continues."""
         s = self.settings
-        server = one.session.server
-        history = one.record.history
-        if one.session.rounds >= s.rounds:
+        history = self.record.history
+        if self.session.rounds >= s.rounds:
             return "rounds"
-        if one.record.stopped == BY_CALLBACK:
+        if self.record.stopped == BY_CALLBACK:
             return BY_CALLBACK
-        if s.bytes and server.ledger.bytes + one.session.engine.round_bytes() > s.bytes:
+        sent = self.session.server.ledger.bytes
+        if s.bytes and sent + self.session.engine.round_bytes() > s.bytes:
             return "bytes"
-        if one.reached(s):
-            return "target"
-        if s.patience and waited(history, s) >= s.patience:
+        if s.target_value is not None:
+            figure = self._figure()
+            higher = direction(figure.name, self.session.metrics)
+            if figure >= s.target_value if higher else figure <= s.target_value:
+                return "target"
+        if s.patience and history and len(history) - 1 - best_row(history, s) >= s.patience:
             return "patience"
         return ""
 
-    def _finish(self, one: Seed) -> None:
-        """The final figures of a seed."""
-        session = one.session
-        people = session.people
-        engine = session.engine
-        record = one.record
+    def _figure(self) -> Figure:
+        """The chosen figure of the last evaluated round; NaN before the first."""
+        name = self.settings.metric or ("accuracy" if self.session.classes else "loss")
+        history = self.record.history
+        return Figure(history[-1][name] if history else math.nan, name)
+
+    def evaluate(self) -> None:
+        """Figures of this round: of test data, and of others where the settings want them."""
+        session, s = self.session, self.settings
+        clients = session.people.evaluated
+        by_split = session.engine.evaluate(clients, s.evaluated_splits)
+        scores = by_split["test"]
+        ledger = session.server.ledger
+        figures: dict[str, float] = {"round": session.rounds, **summarise(scores)}
+        figures |= {n: ledger.total(n) for n in SENT}
+        gradients = ledger.counts["gradients"][clients]
+        figures["gradients_per_client"] = float(gradients.double().mean())
+        figures |= session.engine.figures()
+        more = {split: summarise(by_split[split]) for split in s.evaluated_splits[1:]}
+        for name in s.split_columns:
+            split, _, figure = name.partition("_")
+            figures[name] = more[split][figure]
+        self.record.history.append(figures)
+        accuracy = torch.full((len(session.server.roster),), torch.nan)
+        accuracy[scores.wire_ids] = scores.of_clients()[0].float()
+        self.journal.evaluated(figures, accuracy.numpy())
+        self._note_collapse(figures)
+
+    def _note_collapse(self, figures: dict[str, float]) -> None:
+        """Record the round in which the models became useless."""
+        loss = figures["loss"]
+        untested = math.isnan(loss) and not self.session.tested
+        if untested or loss <= COLLAPSE_LOSS:
+            self.record.collapsed = 0
+        elif not self.record.collapsed:
+            self.record.collapsed = int(figures.get("round", self.session.rounds)) or 1
+
+    def finish(self) -> None:
+        """The final figures."""
+        session, record = self.session, self.record
+        people, engine = session.people, session.engine
         engine.check_complete()
         parts = {"honest": engine.evaluate(people.evaluated, SPLITS)}
         record.final = {split: summarise(scores) for split, scores in parts["honest"].items()}
-        one.note_collapse(record.final["test"])
+        self._note_collapse(record.final["test"])
         ledger = session.server.ledger
         training = ledger.counts["gradients"][people.evaluated]
         gradients = training + parts["honest"]["test"].gradients
@@ -590,9 +403,153 @@ class Runner:
         record.counted = {n: ledger.total(n) for n in ledger.more}
         record.rejected = ledger.refused
         record.missing = dict(ledger.missing)
-        record.clients = client_rows(session, list(parts.values()))
+        scores = {split: Scores.merge([part[split] for part in parts.values()]) for split in SPLITS}
+        counts = {name: count.tolist() for name, count in ledger.counts.items()}
+        everyone = torch.arange(len(session.server.roster))
+        record.clients = client_rows(
+            session.server.roster.ids,
+            scores,
+            counts,
+            held_out=torch.isin(everyone, people.held_out).tolist(),
+            malicious=torch.isin(everyone, people.malicious).tolist(),
+        )
         if record.history:
-            record.by_client = one.journal.by_client()
+            record.by_client = self.journal.by_client()
         if self.settings.validates and record.history:
             row = best_row(record.history, self.settings)
             record.best = dict(record.history[row]) if row >= 0 else {}
+
+    # -- checkpoints -----------------------------------------------------------------------------
+    def save(self) -> Path | None:
+        """A checkpoint; where it was written."""
+        self.on_disk = False
+        if self.folder is None:
+            return None
+        facts = self.record.progress()
+        if self.record.stopped == BY_CALLBACK:
+            facts["stopped"] = BY_CALLBACK
+        with on_disk(f"the checkpoint of round {self.session.rounds}"):
+            facts["journal"] = self.journal.save()
+            place = self.folder.checkpoints(self.record.seed)
+            path = self.session.save(place, self.runner.identity, facts)
+            self.on_disk = True
+        return path if self.on_disk else None
+
+    def _checkpoint(self) -> None:
+        """Save, and call the user's function."""
+        path = self.save()
+        if path is not None:
+            self.call("checkpoint", path)
+
+    def _keep_best(self) -> None:
+        """The models as they are now, in a folder for the best round."""
+        assert self.runner.best_in is not None
+        place = checkpoint_folder(self.runner.best_in, self.record.seed, best=True)
+        with on_disk(f"the checkpoint of the best round, {self.session.rounds},"):
+            self.session.save(place, self.runner.identity)
+
+    @contextmanager
+    def _saved_on_error(self) -> Iterator[None]:
+        """What a callback raises ends the run, with a checkpoint of the round that is done."""
+        try:
+            yield
+        except Exception as error:
+            if self.folder is not None:
+                self.save()
+                error.add_note(
+                    f"idiolect: the run in {self.folder.path} stands at round "
+                    f"{self.session.rounds} of seed {self.record.seed}; resume=True continues it"
+                )
+            raise
+
+    def resume(self, folder: RunDirectory) -> None:
+        """Back to where the seed was when the run stopped."""
+        path = folder.checkpoints(self.record.seed)
+        checkpoint.recover(path)
+        checkpoint.recover(folder.checkpoints(self.record.seed, best=True))
+        if checkpoint.found(path):
+            self._restore(path)
+        starts = self.runner.starts
+        starts[-1]["from"][str(self.record.seed)] = self.session.rounds
+        with on_disk("the environment"):
+            folder.write_json("environment.json", starts)
+
+    def _restore(self, path: Path) -> None:
+        """Back to the newest sound checkpoint."""
+        s, session, record = self.settings, self.session, self.record
+        newest = session.restore(path, self.runner.identity, s, warn)
+        longer = self.runner.longer
+        with newest.refused_on_error():
+            no_clients = Scores(*(torch.zeros(0),) * 5)
+            metrics = [f"{m.name}{end}" for m in session.metrics for end in ENDS]
+            own = ("round", *summarise(no_clients), *SENT, "gradients_per_client")
+            columns = [*own, *metrics, *s.split_columns, *session.engine.figures()]
+            facts = CheckpointFacts.read(newest.facts, newest.round, columns)
+            record.history = facts.history
+            self.journal.load(facts.journal, len(facts.history))
+            if longer and session.held_out_personalised:
+                raise ValueError(
+                    "its held-out clients were personalised at the end of the shorter run, and "
+                    "cannot be again; start a new run with more rounds"
+                )
+        last = record.history[-1]["round"] if record.history else 0
+        if longer and s.eval_every and last == session.rounds and last % s.eval_every:
+            # evaluated only because it was the last round: now it is one among others
+            record.history.pop()
+            self.journal.forget_last()
+        if not longer:
+            record.stopped = facts.stopped
+        for figures in record.history:
+            self._note_collapse(figures)
+        record.seconds = facts.seconds
+        record.times = facts.times[: len(record.history)]
+
+    # -- callbacks -------------------------------------------------------------------------------
+    def call(self, event: str, path: Path | None = None) -> None:
+        """The user's function for an event, if there is one."""
+        function = self.runner.callbacks.find(event)
+        if function is None:
+            return
+        record, server = self.record, self.session.server
+        entry = server.ledger.last
+        ledger = {
+            **(vars(entry) if entry is not None else {}),
+            "round": self.session.rounds,
+            **{n: server.ledger.total(n) for n in SENT},
+        }
+        moment = Moment(
+            event,
+            label_of(self.runner.method),
+            record.seed,
+            self.session.rounds,
+            self.settings.rounds,
+            record.seconds,
+            dict(record.history[-1]) if record.history else {},
+            record.history,
+            ledger,
+            self.settings,
+            record.final,
+            record.clients,
+            self.session.engine.delays_of_round,
+            path,
+            _state=lambda: server.step.method_state(server.state),
+        )
+        function(moment)
+        if moment.stopped and event in ("round", "evaluate", "checkpoint"):
+            record.stopped = BY_CALLBACK
+
+
+def best_row(history: Sequence[dict[str, Any]], settings: Settings) -> int:
+    """The evaluated round with the best validation figure, the first of equals; -1 without one.
+
+    >>> rounds = [{"valid_loss": 0.9}, {"valid_loss": 0.5}, {"valid_loss": 0.5}]
+    >>> best_row(rounds, Settings())
+    1
+    """
+    sign = -1 if direction(settings.watched, settings.metrics) else 1
+    best, at = math.inf, -1
+    for number, row in enumerate(history):
+        value = sign * row[f"valid_{settings.watched}"]
+        if value < best:
+            best, at = value, number
+    return at

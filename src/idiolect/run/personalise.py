@@ -20,7 +20,7 @@ from ..server.roster import Roster
 from ..task.task import Task
 from .plan import read_federation
 from .predict import facts_of, labels_of
-from .record import Record, SeedRecord
+from .record import Record, SeedRecord, client_rows
 from .session import Session
 from .validate import check_model
 
@@ -160,27 +160,16 @@ def _figures(
     """The record of the new clients."""
     ids = new.roster.ids
     total_gradients = gradients + scores["test"].gradients
-    columns: dict[str, list[Any]] = {
-        "client": list(ids),
-        "held_out": [False] * len(ids),
-        "malicious": [False] * len(ids),
-    }
-    for split in SPLITS:
-        accuracy, loss = scores[split].of_clients()
-        columns[f"{split}_samples"] = scores[split].samples.tolist()
-        columns[f"{split}_accuracy"] = accuracy.tolist()
-        columns[f"{split}_loss"] = loss.tolist()
-        for name, measured in scores[split].metrics.items():
-            columns[f"{split}_{name}"] = measured.each().tolist()
     traffic = {
         "bytes_up": 0,
         "bytes_down": len(new.down),
         "values_up": 0,
         "values_down": new.contract.down.values,
     }
-    columns |= {name: [number] * len(ids) for name, number in traffic.items()}
-    columns["gradients"] = gradients.tolist()
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    counts = {name: [number] * len(ids) for name, number in traffic.items()}
+    counts["gradients"] = gradients.tolist()
+    nobody = [False] * len(ids)
+    rows = client_rows(ids, scores, counts, held_out=nobody, malicious=nobody)
     return SeedRecord(
         seed,
         rounds=new.rounds,

@@ -16,6 +16,8 @@ from ..core.documents import expect, expect_fields, plain
 from ..core.files import check_regular, read_json_object, resume_command
 from ..core.knobs import SettingError
 from ..core.text import shown
+from ..core.types import Id
+from ..host.scores import Scores
 from ..report.format import number
 from ..report.targets import point
 from .directory import FORMAT
@@ -61,9 +63,40 @@ class SeedRecord:
             f"{reached})"
         )
 
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint keeps of a seed under way."""
+        return {"history": self.history, "seconds": self.seconds, "times": self.times}
+
     def count(self, part: str) -> int:
         """How many clients are "malicious" or "held_out"."""
         return sum(bool(row[part]) for row in self.clients)
+
+
+def client_rows(
+    ids: Sequence[Id],
+    scores: Mapping[str, Scores],
+    counts: Mapping[str, Sequence[int]],
+    held_out: Sequence[bool],
+    malicious: Sequence[bool],
+) -> list[dict[str, Any]]:
+    """A row per client.
+
+    Its samples, accuracy, loss and metrics on every split, and what it sent and spent.
+    """
+    columns: dict[str, Sequence[Any]] = {
+        "client": ids,
+        "held_out": held_out,
+        "malicious": malicious,
+    }
+    for split, of_split in scores.items():
+        accuracy, loss = of_split.of_clients()
+        columns[f"{split}_samples"] = of_split.samples.tolist()
+        columns[f"{split}_accuracy"] = accuracy.tolist()
+        columns[f"{split}_loss"] = loss.tolist()
+        for name, measured in of_split.metrics.items():
+            columns[f"{split}_{name}"] = measured.each().tolist()
+    columns |= counts
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @dataclass

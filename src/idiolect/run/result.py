@@ -24,14 +24,12 @@ from ..report.format import number
 from ..report.tables import render, results_table
 from ..server.roster import Roster
 from ..task.initial import constants
-from . import checkpoint
 from .directory import RunDirectory
 from .personalise import PersonalisedModels, personalised
 from .predict import Models, Prediction, is_several, labels_of, plain_list, predict, preparation_of
 from .record import Record, SeedRecord, float32_safetensors
-from .restore import bound_of
 from .round_log import Journal
-from .session import Session, host_folder
+from .session import Session
 
 if TYPE_CHECKING:
     import pandas
@@ -288,9 +286,15 @@ class Result:
             self.write(folder)
             for s in self.record.seeds:
                 if s.seed in self._sessions or self._source is not None:
-                    self._save_models(folder, s)
+                    session = self._session(s.seed)
+                    journal = Journal(folder, s.seed, len(session.server.roster))
+                    for row in s.by_client:
+                        journal.files["accuracy"].append(row.tobytes())
+                    facts = {**s.progress(), "journal": journal.save()}
+                    session.save(folder.checkpoints(s.seed), self.identity(), facts)
                 if s.best and self.record.settings.get("keep_best") and self._source is not None:
-                    self._save_best(folder, s)
+                    session = self._session(s.seed, best=True)
+                    session.save(folder.checkpoints(s.seed, best=True), self.identity())
         return path
 
     def identity(self) -> dict[str, Any]:
@@ -311,31 +315,6 @@ class Result:
         folder.write_json("record.json", record.as_dict())
         arrays = {f"seed-{s.seed}": s.by_client for s in record.seeds}
         write_atomic(folder.path / "record.safetensors", float32_safetensors(arrays))
-
-    def _save_models(self, folder: RunDirectory, s: SeedRecord) -> None:
-        session = self._session(s.seed)
-        states, facts = session.saved()
-        journal = Journal(folder, s.seed, len(session.server.roster))
-        for row in s.by_client:
-            journal.files["accuracy"].append(row.tobytes())
-        facts |= {
-            "history": s.history,
-            "seconds": s.seconds,
-            "times": s.times,
-            "journal": journal.save(),
-        }
-        parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
-        bound = bound_of(self.identity(), session)
-        checkpoint.save(folder.checkpoints(s.seed), bound, s.rounds, states, facts, parts)
-
-    def _save_best(self, folder: RunDirectory, s: SeedRecord) -> None:
-        session = self._session(s.seed, best=True)
-        states, facts = session.saved()
-        parts = {host_folder(i): host.save for i, host in enumerate(session.hosts)}
-        bound = bound_of(self.identity(), session)
-        place = folder.checkpoints(s.seed, best=True)
-        round_number = session.rounds
-        checkpoint.save(place, bound, round_number, states, facts, parts)
 
     def __repr__(self) -> str:
         figures = self.over_seeds("accuracy")

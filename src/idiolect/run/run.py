@@ -17,7 +17,6 @@ from ..methods import name_of
 from ..report.progress import RoundReport, run_progress
 from .callbacks import Callback, Callbacks
 from .directory import RunDirectory
-from .early_stopping import check_stops
 from .identity import identity_of
 from .interrupts import Interrupted
 from .loop import Runner
@@ -26,7 +25,7 @@ from .result import Result
 from .session import Start
 from .settings import Settings
 from .typed_settings import RunSettings
-from .validate import check
+from .validate import check, check_stops
 
 __all__ = ["Interrupted", "run"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..attacks import Attack, chosen
 from ..attacks.malicious import MaliciousHost, Observer, WatchedHost
 from ..core import streams
+from ..core.documents import expect
 from ..core.files import check_object
 from ..core.knobs import SettingError
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
@@ -36,8 +37,10 @@ from ..server.roster import Roster
 from ..server.selection import select
 from ..server.server import Server
 from ..task.task import Task
-from .checkpoint import Checkpoint
+from . import checkpoint as checkpoints
+from .checkpoint import Bound, Checkpoint
 from .contract import build_contract
+from .identity import digest
 from .settings import Settings
 
 
@@ -240,44 +243,77 @@ class Session:
         return self.contract.task.module_of(self.personal(id))
 
     # -- checkpoints -----------------------------------------------------------------------------
-    def save(self) -> tuple[State, dict[str, Any]]:
-        """The server's side; hosts save themselves."""
-        tensors, facts = self.server.save()
+    def save(
+        self, folder: Path, identity: dict[str, Any], facts: dict[str, Any] | None = None
+    ) -> Path:
+        """Write a checkpoint: the server's side, work under way, and every host by itself.
+
+        `facts`: what else it holds.
+        """
+        tensors, server = self.server.save()
         if self.keeps_start:
             tensors = tensors | {"start.x0": self.contract.task.start().cpu()}
-        return tensors, facts | {"held_out_personalised": self.held_out_personalised}
+        states = {"server": tensors}
+        own: dict[str, Any] = {
+            "server": server | {"held_out_personalised": self.held_out_personalised}
+        }
+        under_way, engine = self.engine.save()
+        if under_way:
+            states["engine"] = under_way
+        if engine:
+            own["engine"] = engine
+        parts = {_host_folder(number): host.save for number, host in enumerate(self.hosts)}
+        bound = self._bound(identity)
+        return checkpoints.save(folder, bound, self.rounds, states, own | (facts or {}), parts)
 
-    def saved(self) -> tuple[dict[str, State], dict[str, Any]]:
-        """What a checkpoint holds beside the hosts: tensors by file, and facts."""
-        tensors, server = self.save()
-        under_way, facts = self.engine.save()
-        states = {"server": tensors, **({"engine": under_way} if under_way else {})}
-        return states, {"server": server, **({"engine": facts} if facts else {})}
+    def restore(
+        self,
+        folder: Path,
+        identity: dict[str, Any],
+        settings: Settings,
+        warn: Callable[[str], None],
+    ) -> Checkpoint:
+        """Return to the newest sound checkpoint of a folder; that checkpoint.
 
-    def load(self, checkpoint: Checkpoint, settings: Settings) -> None:
+        A CheckpointError names any that this session cannot have saved.
+        """
+        most_bytes = self._most_bytes(settings.rounds)
+        newest = checkpoints.load(folder, self._bound(identity), settings.rounds, most_bytes, warn)
+        with newest.refused_on_error():
+            self._load(newest, settings)
+        return newest
+
+    def _bound(self, identity: dict[str, Any]) -> Bound:
+        return Bound(identity["id"], self.seed, digest(identity), self.contract.checksum)
+
+    def _load(self, checkpoint: Checkpoint, settings: Settings) -> None:
         """As it was saved, hosts from their folders; ValueError for what was not saved by this."""
         facts = check_object(checkpoint.facts.get("server"))
         personalised = facts.pop("held_out_personalised", None)
-        if not isinstance(personalised, bool):
-            raise ValueError("server: 'held_out_personalised' is true or false")
+        expect(personalised, bool, "server.held_out_personalised")
         server = self.server
         enrolled = len(server.roster)
-        tensors = checkpoint.read("server", lambda shapes: self._check(shapes, facts))
-        start = tensors.pop("start.x0", None)
+        start = shapes_of({"start.x0": self.contract.task.start()}) if self.keeps_start else {}
+
+        def check_server(shapes: Shapes) -> None:
+            check_shapes({n: s for n, s in shapes.items() if n == "start.x0"}, start)
+            server.check({n: s for n, s in shapes.items() if n != "start.x0"}, facts)
+
+        tensors = checkpoint.read("server", check_server)
+        x0 = tensors.pop("start.x0", None)
         server.load(tensors, facts)
         version = self.engine.versions(checkpoint.round)
         if server.version != version or len(server.roster) != enrolled:
             raise ValueError("server: another round or other clients than the checkpoint is of")
         self._load_engine(checkpoint)
-        task = self.contract.task
-        if start is not None:
-            task.begin_at(start)
+        if x0 is not None:
+            self.contract.task.begin_at(x0)
         self.held_out_personalised = personalised
         # work that is under way may be of the newest version
         newest = torch.full((enrolled,), version + settings.asynchronous)
         newest[self.people.held_out] += settings.held_out_rounds * personalised
         for number, host in enumerate(self.hosts):
-            host.load(checkpoint.path / host_folder(number), newest[host.wire_ids])
+            host.load(checkpoint.path / _host_folder(number), newest[host.wire_ids])
 
     def _load_engine(self, checkpoint: Checkpoint) -> None:
         """What was under way."""
@@ -289,13 +325,7 @@ class Session:
             self.engine.check({}, under_way)
         self.engine.load(tensors, under_way, checkpoint.round)
 
-    def _check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
-        """Refuse what this session cannot have saved of the server's side."""
-        start = shapes_of({"start.x0": self.contract.task.start()}) if self.keeps_start else {}
-        check_shapes({n: s for n, s in shapes.items() if n == "start.x0"}, start)
-        self.server.check({n: s for n, s in shapes.items() if n != "start.x0"}, facts)
-
-    def most_bytes(self, rounds: int) -> int:
+    def _most_bytes(self, rounds: int) -> int:
         """The most that a checkpoint takes: server, hosts, and figures of every round."""
         figures = 4 * (rounds + 1) * len(self.server.roster)
         start = bytes_of(shapes_of({"x0": self.contract.task.start()}))
@@ -359,7 +389,7 @@ def starts_in_checkpoint(task: Task) -> bool:
     )
 
 
-def host_folder(number: int) -> str:
+def _host_folder(number: int) -> str:
     """Where a host's part of a checkpoint lies."""
     return f"host-{number}"
 

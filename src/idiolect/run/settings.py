@@ -456,6 +456,25 @@ class Evaluation(Knobs):
         """The figure on validation data that says which evaluation is better."""
         return self.patience_metric or self.metric or "loss"
 
+    @property
+    def evaluated_splits(self) -> tuple[str, ...]:
+        """The parts of the data that evaluated rounds look at, test data first."""
+        more = {"valid": self.validates, "train": self.eval_train}
+        return ("test", *(split for split, wanted in more.items() if wanted))
+
+    @property
+    def split_columns(self) -> list[str]:
+        """The columns of an evaluated round that are about validation and training data.
+
+        >>> Settings(patience=3, metric="auc").split_columns
+        ['valid_loss', 'valid_accuracy', 'valid_auc']
+        >>> Settings(eval_train=True).split_columns
+        ['train_loss', 'train_accuracy']
+        """
+        names = {"valid": ("loss", "accuracy", self.watched), "train": ("loss", "accuracy")}
+        splits = self.evaluated_splits[1:]
+        return [f"{split}_{name}" for split in splits for name in dict.fromkeys(names[split])]
+
 
 @dataclass(frozen=True)
 class Resources(Knobs):

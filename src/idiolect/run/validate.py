@@ -86,6 +86,24 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
     check_metrics(bound, federation, s.metrics, s.metric)
 
 
+def check_stops(settings: Settings, federation: Federation) -> None:
+    """Refuse stops that these data cannot show: validation data they lack, an accuracy above 1."""
+    target = settings.target_value
+    shares = (settings.metric or "accuracy") == "accuracy" and bool(federation.classes)
+    if shares and target is not None and not 0 <= target <= 1:
+        raise SettingError(f"target_value must be from 0 to 1 for an accuracy, got {target:g}")
+    if not settings.validates:
+        return
+    name = "patience" if settings.patience else "keep_best"
+    if not bool(federation.sizes("valid").any()):
+        raise SettingError(
+            f"{name}: it decides by validation data, and no client has any; make the federation "
+            "with a share for validation, such as valid=0.2"
+        )
+    if settings.watched == "accuracy" and not federation.classes:
+        raise SettingError("patience_metric must be 'loss' for real targets, got 'accuracy'")
+
+
 def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> None:
     """Refuse an optimiser, or learning rates by parameter, for a method that fixes its steps."""
     if optimizer.plain:

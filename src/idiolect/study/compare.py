@@ -28,7 +28,6 @@ from ..report.tables import baseline_row, read_also, render, results_table
 from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
 from ..run.directory import on_disk
-from ..run.early_stopping import check_stops
 from ..run.identity import read_identity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
@@ -37,7 +36,7 @@ from ..run.result import Result, frame
 from ..run.run import run
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
-from ..run.validate import check
+from ..run.validate import check, check_stops
 from ..task.task import Task
 from .manifest import COMPARE, begin_folder, read_comparison, refuse_taken
 

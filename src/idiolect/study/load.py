@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from ..core.documents import expect, expect_fields
 from ..core.files import resume_command
 from ..core.knobs import SettingError, build
 from ..core.registry import names_in
 from ..core.text import warn
-from ..data.federation import Federation
+from ..core.types import Id
+from ..data.federation import SPLITS, Census, Federation
 from ..methods import make_method
 from ..report.targets import Goals
 from ..run.directory import checkpoint_folder, refuse_links
@@ -19,7 +24,6 @@ from ..run.identity import REINITIALISED, check_same, identity_of, read_identity
 from ..run.plan import AnyModel, Plan
 from ..run.predict import labels_of, preparation_of
 from ..run.record import Record, read_record
-from ..run.restore import WithoutData, absent, in_form, restore
 from ..run.result import Result
 from ..run.session import Session, starts_in_checkpoint
 from ..run.settings import Settings
@@ -174,6 +178,77 @@ class _Models:
         )
         refuse_links(self.path)
         place = checkpoint_folder(self.path, seed, best)
-        restore(session, place, identity, settings, warn)
+        session.restore(place, identity, settings, warn)
         session.personalise_held_out(settings.held_out_rounds)
         return session
+
+
+# -- without the data of the run -------------------------------------------------------------------
+_COLUMNS: dict[str, Any] = {"client": int | str, **{f"{s}_samples": int for s in SPLITS}}
+
+
+def absent(record: Record) -> Federation:
+    """A federation of the same clients with as many samples, each of them empty."""
+    rows = record.seeds[0].clients
+    try:
+        for row in rows:
+            expect_fields({name: row[name] for name in _COLUMNS}, _COLUMNS, place="clients")
+            if min(row[f"{s}_samples"] for s in SPLITS) < 0:
+                raise ValueError("clients: samples are whole numbers >= 0")
+        sizes = {s: torch.tensor([row[f"{s}_samples"] for row in rows]) for s in SPLITS}
+    except (KeyError, ValueError, RuntimeError, OverflowError) as error:
+        raise SettingError(f"record: it has no usable client table: {error}") from None
+    ids = [row["client"] for row in rows]
+    classes = int(record.data.get("classes", 0))
+    return Census.of_sizes(ids, sizes, classes, name=str(record.data["name"]))
+
+
+def in_form(empty: Federation, data: dict[str, Any]) -> Federation:
+    """The same with inputs of the recorded shape, to build a model by name."""
+    kinds = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
+    try:
+        ((kind, shape),) = data["inputs"]
+        expect(shape, list[int], "inputs")
+        blank = torch.zeros((), dtype=kinds[kind]).expand(empty.samples, *shape)
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        raise SettingError("record: it does not describe the inputs of the run") from None
+    return replace(empty, inputs=blank)
+
+
+class WithoutData(Session):
+    """A session of a finished seed whose data are not here.
+
+    Samples are empty placeholders; training on them raises.
+    """
+
+    with_data: Callable[[], Session] | None = None  # for a run whose data can be made again
+
+    def personal(self, id: Id) -> Tensor:  # -> x[d]
+        self.server.roster.wire_id(id)  # refuses a client that took no part
+        if len(self.people.held_out) and not self.held_out_personalised:
+            return self._again().personal(id)
+        try:
+            x = super().personal(id)
+        except SettingError:
+            raise
+        except Exception:  # whatever a model does with samples that are empty
+            return self._again().personal(id)
+        if not bool(x.isfinite().all()):
+            raise SettingError("model: its weights are not finite, or need the client's data")
+        return x
+
+    def personalise_held_out(self, rounds: int) -> None:
+        """Not without their data: see `personal`."""
+
+    def _again(self) -> Session:
+        """The same with its data."""
+        if self.with_data is None:
+            raise _needs_data() from None
+        return self.with_data()
+
+
+def _needs_data() -> SettingError:
+    return SettingError(
+        "models: this run trains on a client's data before it predicts; "
+        "give idiolect.load(directory, task=..., federation=...) the data of the run too"
+    )
