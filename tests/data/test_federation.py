@@ -173,7 +173,7 @@ def test_unreadable_tables_are_refused(tmp_path):
 
 def test_a_parquet_file_is_measured_before_it_is_unpacked(tmp_path, monkeypatch):
     FRAME.to_parquet(tmp_path / "visits.parquet")
-    monkeypatch.setattr("idiolect.data.read.table_files.CELLS", FRAME.size - 1)
+    monkeypatch.setattr("idiolect.data.read.tables.CELLS", FRAME.size - 1)
     monkeypatch.setattr("pandas.read_parquet", lambda *_: pytest.fail("unpacked"))
     with pytest.raises(SettingError, match=f"at most {FRAME.size - 1} cells are accepted"):
         data.load("table", path=str(tmp_path / "visits.parquet"), client="site", target="ill")

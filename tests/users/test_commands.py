@@ -17,7 +17,7 @@ import torch
 import idiolect
 from idiolect.cli import portable
 from idiolect.cli.main import main
-from idiolect.data.read.table_files import TableFile
+from idiolect.data.read.tables import TableFile
 from idiolect.report import plots as curve_picture
 from idiolect.report import progress
 from idiolect.report.plots import write_curves

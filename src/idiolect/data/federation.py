@@ -327,7 +327,7 @@ the nearest is 13
         >>> f.preparation.apply(pd.DataFrame({"age": [50]})).tolist()
         [[0.0]]
         """
-        from .read.frames import TableOptions, read_table
+        from .read.tables import TableOptions, read_table
 
         columns = {"client": client, "target": target, "split": options.pop("split", None)}
         options |= {role: "" if column is None else str(column) for role, column in columns.items()}

@@ -19,7 +19,7 @@ from ...core.knobs import Knobs, SettingError, build, kinds_of, knob
 from ...core.types import leaves
 from ...data import DATASETS
 from ...data.prepare.columns import coded
-from ...data.read.table_files import TableFile
+from ...data.read.tables import TableFile
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, certify, create
 from ...models import MODELS, options_of

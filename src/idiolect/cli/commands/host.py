@@ -12,7 +12,7 @@ from ...core.files import given_folder, given_path
 from ...core.knobs import Knobs, SettingError, build, knob
 from ...core.text import shown
 from ...data import DATASETS
-from ...data.read.table_files import SUFFIXES, TableFile
+from ...data.read.tables import SUFFIXES, TableFile
 from ...deploy.models import SiteModels, export
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.data import SiteData

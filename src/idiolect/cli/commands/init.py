@@ -16,7 +16,7 @@ from ...core.knobs import SettingError, accepted, kinds_of, written
 from ...core.text import listed, shown
 from ...data import load
 from ...data.federation import SPLITS, Federation
-from ...data.read.table_files import TableFile
+from ...data.read.tables import TableFile
 from ...report.console import OUT, literal, say
 from ..options import Parser
 from ..output import emit

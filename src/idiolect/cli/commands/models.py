@@ -14,7 +14,7 @@ from ...core.files import given_folder, given_path, write_atomic
 from ...core.knobs import Knobs, SettingError, knob, nearest
 from ...core.text import csv_cell, shown
 from ...data.federation import Federation
-from ...data.read.table_files import TableFile
+from ...data.read.tables import TableFile
 from ...report.console import OUT, say
 from ...report.tables import results_table
 from ...run.predict import Prediction, labels_of

@@ -14,7 +14,7 @@ from ...core.registry import Table
 from ..entries import BUILT_IN, data_set
 
 _files = [f".{module.name}" for module in pkgutil.iter_modules(__path__)]
-for _module in (*_files, "..read.folders", "..read.table_files"):
+for _module in (*_files, "..read.folders", "..read.tables"):
     importlib.import_module(_module, __name__)
 
 DATASETS: Table[type[Knobs]] = Table(

@@ -13,11 +13,8 @@ import numpy as np
 from ...core.knobs import SettingError, knob
 from ..download import file_in, folder_of, path_knob
 from ..entries import register
-from ..federation import Federation
 from ..partition import largest_clients
-from ..prepare.preparation import SCALES
-from ..read.frames import TableOptions, read_table, scale_knob
-from ..splits import Shares
+from ..read.tables import TableSet, scale_knob
 from . import pickles
 
 if TYPE_CHECKING:
@@ -28,7 +25,7 @@ UNPACKED = 1 << 26  # bytes of a pickled table; the largest has 6 MB
 
 
 @dataclass(frozen=True)
-class Groups(Shares):
+class Groups(TableSet):
     """A table by group."""
 
     clients: int = knob(0, "number of clients, those with most samples; 0: all", low=0)
@@ -41,26 +38,11 @@ class Groups(Shares):
     scale: str = scale_knob()
     path: str = path_knob("")
 
-    name: ClassVar[str] = ""
-    client: ClassVar[str] = ""  # column of client ids
-    target: ClassVar[str] = ""  # column to predict
     columns: ClassVar[tuple[str, ...]] = ()  # of the file; all but `text` are numbers
     text: ClassVar[tuple[str, ...]] = ()
     missing: ClassVar[str] = "refuse"  # as for tables
 
-    def load(self) -> Federation:
-        options = TableOptions(
-            client=self.client,
-            target=self.target,
-            kind=self.kind,
-            missing=self.missing,
-            scale=self.scale,
-            **self.shares(),
-        )
-        return read_table(self.frame(), options, self.name)
-
     def frame(self) -> pd.DataFrame:
-        """The rows of the clients that take part: id, outcome and features."""
         folder = folder_of(self.name, self.path)
         return self.prepare(self._choose(self._read(file_in(folder, f"{self.name}.csv", LIMIT))))
 
@@ -153,12 +135,7 @@ class MovieLens(Groups):
         "what is predicted: classes (liked: 4 stars or more), or values (the stars, 0.5 to 5)",
         choices=("classes", "values"),
     )
-    scale: str = knob(
-        "none",  # the deviation of a rare genre is next to nothing
-        "whether numbers are scaled by mean and variance of the training rows: of all clients "
-        "(federated), of each client, or not at all (none)",
-        choices=SCALES,
-    )
+    scale: str = scale_knob("none")  # the deviation of a rare genre is next to nothing
 
     name: ClassVar[str] = "movielens"
     client: ClassVar[str] = "userId"

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...core.knobs import SettingError, knob, nearest
 from ...core.text import note
 from ..download import file_in, folder_of, path_knob
 from ..entries import register
-from ..federation import Federation
 from ..prepare.columns import read_names, write_names
-from ..read.frames import TableOptions, missing_knob, read_table, scale_knob
-from ..splits import Shares
+from ..read.tables import TableSet, missing_knob, scale_knob
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CLIENT = "hospital"
-TARGET = "disease"
 HOSPITALS = {  # name -> file
     "Cleveland": "processed.cleveland.data",
     "Hungary": "processed.hungarian.data",
@@ -58,7 +54,7 @@ def read_hospitals(value: Any) -> tuple[str, ...]:
 
 @register("heart")
 @dataclass(frozen=True)
-class Heart(Shares):
+class Heart(TableSet):
     """Coronary heart disease of 920 patients in four hospitals; the class is whether it was found.
 
     Detrano et al. (1989), International application of a new probability algorithm for the
@@ -81,16 +77,9 @@ class Heart(Shares):
     scale: str = scale_knob()
     path: str = path_knob("heart")
 
-    def load(self) -> Federation:
-        options = TableOptions(
-            client=CLIENT,
-            target=TARGET,
-            drop=self.drop,
-            missing=self.missing,
-            scale=self.scale,
-            **self.shares(),
-        )
-        return read_table(self.frame(), options, "heart")
+    name: ClassVar[str] = "heart"
+    client: ClassVar[str] = "hospital"
+    target: ClassVar[str] = "disease"
 
     def frame(self) -> pd.DataFrame:
         """The patients of the chosen hospitals as one table."""
@@ -99,14 +88,14 @@ class Heart(Shares):
         folder = folder_of("heart", self.path)
         tables = [_read(file_in(folder, HOSPITALS[name], LIMIT)) for name in self.hospitals]
         for name, table in zip(self.hospitals, tables, strict=True):
-            table.insert(0, CLIENT, name)
+            table.insert(0, self.client, name)
         frame = pd.concat(tables, ignore_index=True)
         zeros = {name: int((frame[name] == 0).sum()) for name in MEASURED}
         for name, many in zeros.items():
             if many:
                 note(f"heart: {name!r} is 0 in {many:,} of {len(frame):,} rows: read as missing")
                 frame[name] = frame[name].mask(frame[name] == 0)
-        frame[TARGET] = (frame.pop("num") > 0).map({False: "no", True: "yes"})
+        frame[self.target] = (frame.pop("num") > 0).map({False: "no", True: "yes"})
         return frame
 
 

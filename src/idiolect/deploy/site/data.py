@@ -33,8 +33,7 @@ from ...data.federation import Federation
 from ...data.prepare import Preparation
 from ...data.prepare.columns import CATEGORY, coded, read_names
 from ...data.prepare.federated import MISSING, first_sums, second_sums
-from ...data.read.frames import TableOptions, read_table, training_rows
-from ...data.read.table_files import TableFile
+from ...data.read.tables import TableFile, TableOptions, read_table, training_rows
 from ...host.calls import Call
 from ...host.service import Refused
 from ...run.predict import sample_form

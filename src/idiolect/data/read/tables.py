@@ -1,18 +1,34 @@
-"""A federation from a data frame: one row per sample, one column of client ids."""
+"""Tables: one row per sample, one column of client ids.
+
+A data frame, or a CSV or Parquet file, becomes rows with a client and a split each (TableSamples);
+these are prepared (data/prepare) and become a federation.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ...core.files import given_path
 from ...core.knobs import SettingError, knob
 from ...core.text import note
+from ..entries import register
 from ..federation import Federation
 from ..prepare import Preparation
-from ..prepare.columns import candidates, choose, find, read_frame, read_names, write_names
+from ..prepare.columns import (
+    candidates,
+    choose,
+    find,
+    read_frame,
+    read_names,
+    refuse_twice,
+    write_names,
+)
 from ..prepare.fit import extend, fit, say_clients, say_preparation, some
 from ..prepare.preparation import MISSING, SCALES
 from ..prepare.target import read_outcome
@@ -21,6 +37,10 @@ from .ids import ClientId, read_ids
 
 if TYPE_CHECKING:
     import pandas as pd
+
+CELLS = 1 << 28  # rows by columns of a Parquet file: 2 GiB as numbers of eight bytes
+SUFFIXES = (".csv", ".tsv", ".parquet")
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 
 
 def missing_knob(default: str) -> Any:
@@ -33,10 +53,10 @@ def missing_knob(default: str) -> Any:
     )
 
 
-def scale_knob() -> Any:
+def scale_knob(default: str = "federated") -> Any:
     """The setting for the scale of numbers, likewise."""
     return knob(
-        "federated",
+        default,
         "numbers are scaled by mean and variance of the training rows: of all clients (federated, "
         "by sums that clients send), of each client, or not at all (none)",
         choices=SCALES,
@@ -73,6 +93,24 @@ class TableOptions(Shares):
         "columns of dates: refuse them, drop them, or days since 1970-01-01 as a number",
         choices=("refuse", "drop", "days"),
     )
+
+
+@dataclass(frozen=True)
+class TableSet(Shares):
+    """A data set that is a table; fields and class variables that `TableOptions` has go there."""
+
+    name: ClassVar[str] = ""
+    client: ClassVar[str] = ""  # column of client ids
+    target: ClassVar[str] = ""  # column to predict
+
+    def load(self) -> Federation:
+        names = [f.name for f in fields(TableOptions) if hasattr(self, f.name)]
+        options = TableOptions(**{name: getattr(self, name) for name in names})
+        return read_table(self.frame(), options, self.name)
+
+    def frame(self) -> pd.DataFrame:
+        """The table: id, outcome and features of the clients that take part."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -276,3 +314,112 @@ def training_rows(
     _check_roles(frame, options)
     complete = _without_missing(_split(frame, options), list(features), missing)
     return complete.frame[complete.train]
+
+
+# -- files ---------------------------------------------------------------------------------------
+@register("table")
+@dataclass(frozen=True)
+class TableFile(TableOptions):
+    """A CSV or Parquet file with a column of client ids, a target column, and features."""
+
+    path: str = knob("", "the file, .csv, .tsv or .parquet")
+    separator: str = knob(
+        "auto",
+        "what stands between the values of a .csv file; auto: by its first line",
+        choices=("auto", *SEPARATORS, *SEPARATORS.values()),
+    )
+
+    def load(self) -> Federation:
+        return read_table(self.frame(), self, Path(self.path).stem)
+
+    def frame(self) -> pd.DataFrame:
+        """The table as it is in the file."""
+        path = given_path(self.path, "path")
+        if path.suffix.lower() not in SUFFIXES:
+            raise SettingError(f"path must be a .csv, .tsv or .parquet file, got {self.path!r}")
+        if not path.is_file():
+            raise SettingError(f"path: there is no file {self.path!r}")
+        try:
+            if path.suffix.lower() != ".parquet":
+                return _read_text(path, self.client, self.separator)
+            _check_size(path)
+            import pandas as pd
+
+            return pd.read_parquet(path)
+        except SettingError:
+            raise
+        except ImportError:
+            raise SettingError(
+                "reading Parquet needs pyarrow: pip install 'idiolect[frames]'"
+            ) from None
+        except Exception as e:  # whatever the libraries raise for a damaged file
+            raise SettingError(f"path: {self.path!r} cannot be read: {e}") from None
+
+
+def _read_text(path: Path, client: str, separator: str) -> pd.DataFrame:
+    import pandas as pd
+
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        if separator == "auto":
+            mark = _find_separator(first, path)
+        else:
+            mark = SEPARATORS.get(separator, separator)
+        file.seek(0)
+        header = next(csv.reader(file, delimiter=mark, skipinitialspace=True), [])
+    refuse_twice([name for name in header if name])
+    frame = pd.read_csv(
+        path,
+        sep=mark,
+        encoding="utf-8-sig",
+        low_memory=False,
+        skipinitialspace=True,
+        dtype={client: str},
+    )
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise SettingError(
+            f"path: the rows of {str(path)!r} have more values than its first line has names "
+            f"({len(header)}); every column needs a name"
+        )
+    if client in frame.columns:
+        frame[client] = _own_ids(frame[client])
+    return frame
+
+
+def _find_separator(first: str, path: Path) -> str:
+    """The mark that is most frequent in the first line; a comma in doubt."""
+    counts = {mark: first.count(mark) for mark in SEPARATORS.values()}
+    best = max(counts, key=counts.__getitem__)
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    if not counts[best] or counts[best] == counts[usual]:
+        return usual
+    if best != usual:
+        name = next(name for name, mark in SEPARATORS.items() if mark == best)
+        note(f"{path.name}: values are read as separated by {name} ({best!r}); --separator says so")
+    return best
+
+
+def _own_ids(texts: pd.Series) -> pd.Series:
+    """Client ids as they are written: numbers, unless digits of one would be lost (007)."""
+    import pandas as pd
+
+    distinct = texts.dropna().unique()
+    numbers = pd.to_numeric(pd.Series(distinct), errors="coerce")
+    if not len(distinct) or numbers.isna().any():
+        return texts
+    if any(text.strip("+-0123456789") for text in distinct):  # fractions, which no id has
+        return texts.astype(float)
+    is_exact = all(str(int(text)) == text and len(text) < 19 for text in distinct)
+    return texts.astype("Int64") if is_exact else texts
+
+
+def _check_size(path: Path) -> None:
+    """A Parquet file of a few bytes can unpack to any size; what it says of itself comes first."""
+    import pyarrow.parquet
+
+    facts = pyarrow.parquet.read_metadata(path)
+    if facts.num_rows * max(facts.num_columns, 1) > CELLS:
+        raise SettingError(
+            f"path: {str(path)!r} has {facts.num_rows} rows of {facts.num_columns} columns; "
+            f"at most {CELLS} cells are accepted"
+        )
