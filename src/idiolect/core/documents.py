@@ -1,7 +1,8 @@
 """JSON of unknown origin as typed objects: what is not as declared is named, with its place.
 
 A kind of document is a dataclass; `decode` builds it from plain data. A field without a default
-must be there, and nothing else may be. `field(metadata={"key": "from"})` gives a field another name
+must be there, and nothing else may be; a class variable `every_key = True` makes all fields
+required. `field(metadata={"key": "from"})` gives a field another name
 in JSON.
 """
 
@@ -21,6 +22,7 @@ WORDS = {
     str: "a text",
     bool: "true or false",
     list: "a list",
+    tuple: "a list",
     dict: "an object",
     NoneType: "null",
 }
@@ -56,6 +58,8 @@ def decode(value: Any, hint: Any, place: str = "") -> Any:
             return _decode_object(value, outer, place)
         if type(value) is outer or (outer is float and type(value) is int):
             return _decode_inside(value, get_args(kind), place)
+        if outer is tuple and type(value) is list:
+            return tuple(_decode_inside(value, get_args(kind), place))
     wanted = " or ".join(WORDS.get(get_origin(kind) or kind, WORDS[dict]) for kind in kinds)
     got = WORDS.get(type(value), type(value).__name__)
     raise ValueError(f"{place or 'it'} must be {wanted}, got {got}")
@@ -80,7 +84,8 @@ def _schema(cls: Any) -> tuple[dict[str, tuple[str, Any]], list[str]]:
     for f in dataclasses.fields(cls):
         key = f.metadata.get("key", f.name)
         hints[key] = (f.name, types_of[f.name])
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+        no_default = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if no_default or getattr(cls, "every_key", False):
             required.append(key)
     return hints, required
 

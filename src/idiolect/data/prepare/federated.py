@@ -24,7 +24,7 @@ import numpy as np
 from ...core.documents import expect_fields
 from ...core.knobs import SettingError
 from .columns import CATEGORY, NUMBER, coded, in_order, kind_of, numbers
-from .fit import bytes_of_statistics
+from .fit import bytes_of_statistics, spread_of
 from .preparation import Preparation, TableColumn, length_of
 
 if TYPE_CHECKING:
@@ -117,10 +117,7 @@ def combine(
             continue
         count = sum(one["count"] for one in every)
         squares = sum(_squares(place.get(name), name) for place in second)
-        variance = squares / max(count, 1)
-        eps = np.finfo(np.float64).eps  # what rounding alone makes of a constant counts as none
-        rounding = count * eps * variance + (count * centre[name] * eps) ** 2
-        spread = 1.0 if variance <= rounding else math.sqrt(variance)
+        spread = float(spread_of(squares, max(count, 1), centre[name]))
         fills = {"mean": (centre[name],), "zero": (0.0,)}.get(fill, ())
         columns.append(TableColumn(name, NUMBER, (), flag, fills, (centre[name],), (spread,)))
     return Preparation(tuple(columns), "federated", missing)

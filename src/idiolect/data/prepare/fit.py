@@ -29,6 +29,26 @@ MEDIAN_STEPS = 2 * 64
 
 
 @dataclass(frozen=True)
+class TableSamples:
+    """Rows of a table with the client and the split of each."""
+
+    frame: pd.DataFrame
+    ids: tuple[ClientId, ...]
+    client: np.ndarray  # int64[n], positions in `ids`
+    part: np.ndarray  # int64[n]: 0, 1 and 2 stand for train, valid and test
+
+    @property
+    def train(self) -> np.ndarray:
+        """The rows that may enter a statistic, bool[n]."""
+        return self.part == 0
+
+    def only(self, rows: np.ndarray) -> TableSamples:
+        present, client = np.unique(self.client[rows], return_inverse=True)
+        ids = tuple(self.ids[k] for k in present)
+        return TableSamples(self.frame[rows], ids, client, self.part[rows])
+
+
+@dataclass(frozen=True)
 class TrainingRows:
     """The training rows of a table: whose each one is."""
 
@@ -53,16 +73,10 @@ class TrainingRows:
         return self._sum(values, values == values) / np.maximum(self.counts(values), 1)
 
     def deviation(self, values: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """The standard deviation around the mean; 1 where there is none to divide by.
-
-        What rounding alone can make of a constant counts as none, by scikit-learn's bound.
-        """
+        """The standard deviation around the mean, as `spread_of` has it."""
         counts = np.maximum(self.counts(values), 1)
         squares = self._sum((values - self._of_row(mean)) ** 2, values == values)
-        variance = squares / counts
-        eps = np.finfo(np.float64).eps
-        rounding = counts * eps * variance + (counts * mean * eps) ** 2
-        return np.where(variance <= rounding, 1.0, np.sqrt(variance))
+        return spread_of(squares, counts, mean)
 
     def median(self, values: np.ndarray) -> np.ndarray:
         """0 where there is no value."""
@@ -77,6 +91,17 @@ class TrainingRows:
         low = safe[np.minimum(starts + (counts - 1).clip(0) // 2, len(ordered))]
         high = safe[np.minimum(starts + counts // 2, len(ordered))]
         return np.where(counts > 0, low / 2 + high / 2, 0.0)
+
+
+def spread_of(squares: Any, counts: Any, mean: Any) -> np.ndarray:
+    """The standard deviation by squared deviations; 1 where there is none to divide by.
+
+    What rounding alone can make of a constant counts as none, by scikit-learn's bound.
+    """
+    variance = squares / counts
+    eps = np.finfo(np.float64).eps
+    rounding = counts * eps * variance + (counts * mean * eps) ** 2
+    return np.where(variance <= rounding, 1.0, np.sqrt(variance))
 
 
 def bytes_of_statistics(columns: int, scale: str, fill: str, flags: bool) -> tuple[int, int]:
@@ -99,46 +124,40 @@ def bytes_of_statistics(columns: int, scale: str, fill: str, flags: bool) -> tup
 
 
 def fit(
-    frame: pd.DataFrame,
+    samples: TableSamples,
     kinds: dict[str, str],
-    ids: Sequence[ClientId],
-    client: np.ndarray,
-    train: np.ndarray,
     *,
     scale: str,
     missing: str,
     max_categories: int,
     dropped: dict[str, str],
 ) -> Preparation:
-    """The preparation of the columns `kinds` (name -> kind).
-
-    `client` is the position of each row's client in `ids`, int64[n]; `train` says which rows may
-    enter a statistic, bool[n].
-    """
+    """The preparation of the columns `kinds` (name -> kind)."""
     fill, _, flagged = missing.partition("+")
-    rows = TrainingRows(client[train], len(ids), own=scale == "client")
+    ids, train = samples.ids, samples.train
+    client = samples.client[train]
+    rows = TrainingRows(client, len(ids), own=scale == "client")
     columns = []
     categories_by_column: dict[str, tuple[tuple[Any, ...], np.ndarray]] = {}
     for name, kind in kinds.items():
-        series = frame[name]
-        if not series.notna().to_numpy()[train].any():
+        series = samples.frame[name]
+        lacks = series.isna().to_numpy()[train]
+        if lacks.all():
             raise SettingError(
                 f"column {name!r} has no value in the training rows; leave it out: --drop {name}"
             )
-        flag = bool(flagged) and bool(series.isna().to_numpy()[train].any())
-        column = TableColumn(name, kind, flag=flag)
+        column = TableColumn(name, kind, flag=bool(flagged) and bool(lacks.any()))
         if kind == CATEGORY:
             categories, numbers = categories_of(series, name, train, max_categories)
             column = replace(column, categories=categories)
             categories_by_column[name] = categories, numbers[train]
         else:
-            values = column.read(series)[train]
-            column = _with(column, _statistics(values, name, rows, ids, scale, fill))
+            column = _measured(column, column.read(series)[train], rows, ids, scale, fill)
         columns.append(column)
     up, down = bytes_of_statistics(
         len(kinds) - len(categories_by_column), scale, fill, bool(flagged)
     )
-    names_up, names_down = bytes_of_categories(categories_by_column, client[train], len(ids))
+    names_up, names_down = bytes_of_categories(categories_by_column, client, len(ids))
     return Preparation(
         tuple(columns),
         scale,
@@ -150,73 +169,62 @@ def fit(
     )
 
 
-def _statistics(
+def _measured(
+    column: TableColumn,
     values: np.ndarray,
-    name: str,
     rows: TrainingRows,
     ids: Sequence[ClientId],
     scale: str,
     fill: str,
-) -> dict[str, tuple[float, ...]]:
-    """Fill, centre and spread of a column of numbers, by its values in the training rows."""
+) -> TableColumn:
+    """A column of numbers with fill, centre and spread, by its values in the training rows."""
     with np.errstate(over="ignore", invalid="ignore"):
         mean = rows.mean(values)
         deviation = rows.deviation(values, mean)
         median = rows.median(values) if fill == "median" else mean
     if not np.isfinite([*mean, *deviation, *median]).all():
         raise SettingError(
-            f"column {name!r} holds numbers too large for a mean and a variance, "
-            f"up to {np.nanmax(np.abs(values)):g}; divide it, or leave it out: --drop {name}"
+            f"column {column.name!r} holds numbers too large for a mean and a variance, up to "
+            f"{np.nanmax(np.abs(values)):g}; divide it, or leave it out: --drop {column.name}"
         )
     empty = np.flatnonzero(rows.counts(values) == 0).tolist() if rows.own else []
     if len(empty):
         note(
-            f"column {name!r} has no value in the training rows of {len(empty):,} clients "
+            f"column {column.name!r} has no value in the training rows of {len(empty):,} clients "
             f"({listed(ids[k] for k in empty)}): missing values are zero there, others unscaled"
         )
     none = np.zeros_like(mean)
     filled = {"mean": mean, "median": median, "zero": none}.get(fill, none[:0])
     if scale == "none":
         mean, deviation = none, none + 1.0
-    return {
-        "fill": tuple(filled.tolist()),
-        "centre": tuple(mean.tolist()),
-        "spread": tuple(deviation.tolist()),
-    }
+    fills, centre, spread = (tuple(s.tolist()) for s in (filled, mean, deviation))
+    return replace(column, fill=fills, centre=centre, spread=spread)
 
 
-def _with(column: TableColumn, statistics: dict[str, tuple[float, ...]]) -> TableColumn:
-    fill, centre, spread = (statistics[name] for name in ("fill", "centre", "spread"))
-    return replace(column, fill=fill, centre=centre, spread=spread)
-
-
-def extend(
-    preparation: Preparation,
-    frame: pd.DataFrame,
-    ids: Sequence[ClientId],
-    client: np.ndarray,
-    train: np.ndarray,
-) -> Preparation:
+def extend(preparation: Preparation, samples: TableSamples) -> Preparation:
     """The same preparation for clients that came later.
 
     With scale "client", those that it does not know get statistics of their own training rows.
     """
-    if preparation.scale != "client":
-        return preparation
     prepared_ids = {str(client_id) for client_id in preparation.clients}
-    new = [k for k, client_id in enumerate(ids) if str(client_id) not in prepared_ids]
-    if not new:
+    new = [k for k, client_id in enumerate(samples.ids) if str(client_id) not in prepared_ids]
+    if preparation.scale != "client" or not new:
         return preparation
-    rows_used = train & np.isin(client, new)
-    rows = TrainingRows(np.searchsorted(new, client[rows_used]), len(new), own=True)
-    added = [ids[k] for k in new]
+    rows_used = samples.train & np.isin(samples.client, new)
+    rows = TrainingRows(np.searchsorted(new, samples.client[rows_used]), len(new), own=True)
+    added = [samples.ids[k] for k in new]
     fill = preparation.missing.partition("+")[0]
     columns = []
     for column in preparation.columns:
         if column.kind != CATEGORY:
-            values = column.read(frame[column.name])[rows_used]
-            more = _statistics(values, column.name, rows, added, preparation.scale, fill)
-            column = _with(column, {name: getattr(column, name) + more[name] for name in more})
+            values = column.read(samples.frame[column.name])[rows_used]
+            more = _measured(column, values, rows, added, preparation.scale, fill)
+            column = replace(
+                column,
+                fill=column.fill + more.fill,
+                centre=column.centre + more.centre,
+                spread=column.spread + more.spread,
+            )
         columns.append(column)
     return replace(
         preparation,

@@ -6,12 +6,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...core.documents import expect_fields
+from ...core.documents import decode, encode
 from ...core.knobs import SettingError
 from ...core.text import listed, note
 from ..read.ids import ClientId, plain_id, unknown_client
@@ -40,9 +40,11 @@ MISSING = ("refuse", "drop", *FILLS, *(f"{fill}+flag" for fill in FILLS))
 class TableColumn:
     """One column of the table. Statistics have one entry, or one per client (scale "client")."""
 
+    every_key: ClassVar[bool] = True  # in JSON, none is left out
+
     name: str
     kind: str  # number, category or date
-    categories: tuple[Any, ...] = ()  # a feature each
+    categories: tuple[bool | int | float | str, ...] = ()  # a feature each
     flag: bool = False  # a feature more: whether the value is missing
     fill: tuple[float, ...] = ()  # what stands for a missing number
     centre: tuple[float, ...] = ()  # subtracted from numbers
@@ -73,6 +75,8 @@ class Preparation:
     and so are the means and deviations of scale "federated"; `bytes_up` (a number per client) and
     `bytes_down` (the same for each) are what agreeing on them sends.
     """
+
+    every_key: ClassVar[bool] = True
 
     columns: tuple[TableColumn, ...]
     scale: str = "none"
@@ -187,21 +191,13 @@ class Preparation:
     # -- as plain data ---------------------------------------------------------------------------
     def as_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
-        columns = [{f.name: _plain(getattr(c, f.name)) for f in fields(c)} for c in self.columns]
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)} | {"columns": columns}
+        return encode(self)
 
     @classmethod
     def from_dict(cls, saved: Any) -> Preparation:
         """The inverse of `as_dict`. It may come from anyone: SettingError names what is wrong."""
         try:
-            expect_fields(saved, _PREPARATION)
-            columns = []
-            for number, column in enumerate(saved["columns"]):
-                expect_fields(column, _COLUMN, place=f"columns[{number}]")
-                columns.append(TableColumn(**{k: _frozen(v) for k, v in column.items()}))
-            preparation = cls(
-                **{k: _frozen(v) for k, v in saved.items()} | {"columns": tuple(columns)}
-            )
+            preparation = decode(saved, cls)
             check(preparation)
         except (ValueError, OverflowError) as error:
             raise SettingError(f"preparation: it cannot be used: {error}") from None
@@ -210,32 +206,6 @@ class Preparation:
 
 def _at(statistic: tuple[float, ...], row: np.ndarray | int) -> Any:
     return np.array(statistic)[row]
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-_COLUMN = {
-    "name": str,
-    "kind": str,
-    "categories": list[bool | int | float | str],
-    "flag": bool,
-    **dict.fromkeys(("fill", "centre", "spread"), list[float]),
-}
-_PREPARATION = {
-    "columns": list[dict[str, Any]],
-    "scale": str,
-    "missing": str,
-    "clients": list[int | str],
-    "bytes_up": list[int],
-    "bytes_down": int,
-    "dropped": dict[str, str],
-}
 
 
 # -- what is read back must fit together -----------------------------------------------------------

@@ -29,11 +29,11 @@ from ..prepare.columns import (
     refuse_twice,
     write_names,
 )
-from ..prepare.fit import extend, fit, say_clients, say_preparation, some
+from ..prepare.fit import TableSamples, extend, fit, say_clients, say_preparation, some
 from ..prepare.preparation import MISSING, SCALES
 from ..prepare.target import read_outcome
 from ..splits import SPLITS, Shares, draw_split, read_split
-from .ids import ClientId, read_ids
+from .ids import read_ids
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,25 +113,6 @@ class TableSet(Shares):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class TableSamples:
-    """Rows of a table with the client and the split of each."""
-
-    frame: pd.DataFrame
-    ids: tuple[ClientId, ...]
-    client: np.ndarray  # int64[n], positions in `ids`
-    part: np.ndarray  # int64[n]: 0, 1 and 2 stand for train, valid and test
-
-    @property
-    def train(self) -> np.ndarray:
-        return self.part == 0
-
-    def only(self, rows: np.ndarray) -> TableSamples:
-        present, client = np.unique(self.client[rows], return_inverse=True)
-        ids = tuple(self.ids[k] for k in present)
-        return TableSamples(self.frame[rows], ids, client, self.part[rows])
-
-
 def read_table(
     table: Any,
     options: TableOptions,
@@ -174,18 +155,23 @@ def _prepare(
     samples: TableSamples, options: TableOptions, roles: dict[str, str]
 ) -> tuple[TableSamples, Preparation]:
     """The samples that are kept, and a new preparation from their training rows."""
-    kinds, dropped = _choose(samples, options, roles)
+    names = candidates(samples.frame.columns, roles, options.features, options.drop)
+    kinds, dropped = choose(
+        samples.frame,
+        names,
+        samples.train,
+        keep=bool(options.features),
+        dates=options.dates,
+        most=options.max_categories,
+    )
     complete = _without_missing(samples, list(kinds), options.missing)
     prepared = fit(
-        complete.frame,
+        complete,
         kinds,
-        complete.ids,
-        complete.client,
-        complete.train,
         scale=options.scale,
         missing=options.missing,
         max_categories=options.max_categories,
-        dropped=dropped,
+        dropped=dropped | dict.fromkeys(options.drop, "as asked"),
     )
     say_preparation(prepared)
     return complete, prepared
@@ -199,9 +185,7 @@ def _prepare_alike(
     for name in names:
         find(name, "frame", samples.frame.columns)
     complete = _without_missing(samples, names, preparation.missing)
-    return complete, extend(
-        preparation, complete.frame, complete.ids, complete.client, complete.train
-    )
+    return complete, extend(preparation, complete)
 
 
 def _check_known(
@@ -257,21 +241,6 @@ def _split(frame: pd.DataFrame, options: TableOptions) -> TableSamples:
     else:
         part = draw_split(client, **options.shares())
     return TableSamples(frame, ids, client, part)
-
-
-def _choose(
-    samples: TableSamples, options: TableOptions, roles: dict[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    names = candidates(samples.frame.columns, roles, options.features, options.drop)
-    kinds, dropped = choose(
-        samples.frame,
-        names,
-        samples.train,
-        keep=bool(options.features),
-        dates=options.dates,
-        most=options.max_categories,
-    )
-    return kinds, dropped | dict.fromkeys(options.drop, "as asked")
 
 
 def _without_missing(samples: TableSamples, names: list[str], missing: str) -> TableSamples:
