@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core.knobs import Knobs, SettingError, knob
 from ..core.text import note
+from .read.ids import read_ids
 
 SPLITS = ("train", "valid", "test")
 ALIASES = {"validation": "valid", "val": "valid"}  # as other libraries call them
@@ -63,22 +64,22 @@ def read_split(split: Sequence[str] | np.ndarray, n: int) -> np.ndarray:
 
 
 def complete_split(
-    part: np.ndarray, client: np.ndarray, valid: float, test: float, seed: int
+    split: Sequence[str] | np.ndarray, clients: Any, valid: float, test: float, seed: int
 ) -> np.ndarray:  # -> text[n]
     """The split of each sample by name; a split that nobody has is drawn from training samples.
 
-    `part` has 0, 1 and 2 for train, valid and test, `client` the position of each sample's client.
+    `clients` has the client id of each sample.
     """
+    part = read_split(split, len(split))
     shares = {
         name: share
         for name, share in (("valid", valid), ("test", test))
         if share and SPLITS.index(name) not in part
     }
-    part = part.copy()
     if shares:
         words = " and ".join(f"{share:.0%} for {name}" for name, share in shares.items())
         note(f"split: there is no {' or '.join(shares)} part; of the training samples {words}")
         train = np.flatnonzero(part == 0)
-        _, who = np.unique(client[train], return_inverse=True)
+        _, who = np.unique(read_ids(clients)[1][train], return_inverse=True)
         part[train] = draw_split(who, shares.get("valid", 0.0), shares.get("test", 0.0), seed)
     return np.array(SPLITS)[part]

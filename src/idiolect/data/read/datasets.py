@@ -64,7 +64,12 @@ def read_datasets(
     targets, names = _targets([y for _, y, _ in columns], [names for _, _, names in columns])
     who = [client for client, size in zip(owners, sizes, strict=True) for _ in range(size)]
     if any(splits):
-        options = _division(options, splits, sizes, who)
+        if options.get("split") is not None:
+            raise SettingError("split must be left out for data sets that are divided already")
+        shares = {s: options.get(s, 0.2) for s in ("valid", "test")}
+        seed = options.get("seed", 0)
+        names_of_splits = np.repeat(splits, sizes)
+        options = options | {"split": complete_split(names_of_splits, who, **shares, seed=seed)}
     if names and "class_names" not in options:
         options = options | {"class_names": names}
     return {
@@ -188,18 +193,6 @@ def _named(column: Tensor, names: tuple[str, ...]) -> list:
             "it stands for samples without a label: leave them out"
         )
     return [names[k] for k in column.tolist()] if names else column.tolist()
-
-
-def _division(
-    options: dict[str, Any], splits: list[str], sizes: list[int], who: list
-) -> dict[str, Any]:
-    """The options with the split of each sample; a missing split is drawn from training samples."""
-    if options.get("split") is not None:
-        raise SettingError("split must be left out for data sets that are divided already")
-    part = np.repeat([SPLITS.index(s) for s in splits], sizes)
-    shares = {s: options.get(s, 0.2) for s in ("valid", "test")}
-    split = complete_split(part, read_ids(who)[1], **shares, seed=options.get("seed", 0))
-    return options | {"split": split}
 
 
 # -- Hugging Face data sets column by column, partitions of flwr-datasets --------------------------

@@ -27,7 +27,6 @@ from ..federation import Federation
 from ..partition import Partitioned
 from ..splits import ALIASES, SPLITS, Shares, complete_split
 from .convert import check_memory
-from .ids import read_ids
 from .pictures import GREY, picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -82,7 +81,8 @@ class Folder(Partitioned, Shares):
             who = who[who >= 0]
         options = self.shares()
         if "split" in levels:
-            options["split"] = _split(files, levels, who, options)
+            splits = [_part(f, levels, "split") for f in files]
+            options["split"] = complete_split(splits, who, **options)
         pixels = decode(files, root, self.size, self.colour, self.memory)
         name = root.resolve().name or "folder"
         return Federation.from_arrays(
@@ -171,15 +171,6 @@ def _are_splits(names: set[str]) -> bool:
 
 def _part(file: Path, levels: list[str], level: str) -> str:
     return file.parts[levels.index(level)] if level in levels else ""
-
-
-def _split(files: list[Path], levels: list[str], who: Any, options: dict[str, Any]) -> np.ndarray:
-    names = [_part(f, levels, "split") for f in files]
-    splits = [ALIASES.get(name, name) for name in names]
-    if unknown := sorted(set(splits) - set(SPLITS)):
-        raise SettingError(f"split: the folder {unknown[0]!r} is none of {', '.join(SPLITS)}")
-    part = np.array([SPLITS.index(name) for name in splits])
-    return complete_split(part, read_ids(who)[1], **options)
 
 
 # -- their pixels ----------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ from ..prepare.columns import (
 )
 from ..prepare.fit import TableSamples, extend, fit, say_clients, say_preparation, some
 from ..prepare.preparation import MISSING, SCALES
-from ..prepare.target import read_outcome
 from ..splits import SPLITS, Shares, draw_split, read_split
 from .ids import read_ids
+from .targets import read_target_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,26 +129,28 @@ def read_table(
         samples, prepared = _prepare(samples, options, roles)
     else:
         samples, prepared = _prepare_alike(samples, preparation)
-    outcome = read_outcome(samples.frame[options.target], options.target, options.kind, class_names)
-    if outcome.class_names and preparation is not None and class_names is None:
+    targets, labels, reason = read_target_column(
+        samples.frame[options.target], options.target, options.kind, class_names
+    )
+    if labels and preparation is not None and class_names is None:
         raise SettingError(
             "class_names: give those of the federation that the preparation is of (() for a "
             "regression): classes must have the same numbers"
         )
-    if outcome.reason:
-        note(outcome.reason)
+    if reason:
+        note(reason)
     say_clients(samples.ids, samples.client, options.client)
     clients = [samples.ids[k] for k in samples.client]
     federation = Federation.from_arrays(
         prepared.apply(samples.frame, clients),
-        outcome.targets,
+        targets,
         clients,
         split=np.array(SPLITS)[samples.part],
-        kind="classes" if outcome.class_names else "values",
-        classes=len(outcome.class_names) or None,
+        kind="classes" if labels else "values",
+        classes=len(labels) or None,
         name=name,
     )
-    return replace(federation, class_names=outcome.class_names, preparation=prepared)
+    return replace(federation, class_names=labels, preparation=prepared)
 
 
 def _prepare(

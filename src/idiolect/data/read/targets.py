@@ -16,20 +16,24 @@ Classes are numbered from 0 in sorted order, categories in their own. `kind` ove
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...core.knobs import SettingError
-from ...core.text import note, shown
+from ...core.text import listed, note, shown
+from ..prepare.columns import DATE, NUMBER, coded, in_order, kind_of, numbers
 from .convert import RaggedSamples, as_numbers, each_leaf, is_sparse, read_array, read_tree, rows_of
 from .ids import is_missing
 from .memory_maps import chunks
 from .sequences import IGNORED, pad_targets
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEW = 20  # different whole numbers that are still read as classes
 KINDS = ("auto", "classes", "values")
@@ -159,13 +163,13 @@ def _numbers_by_name(column: Any, names: tuple) -> np.ndarray:
     """Labels, or class numbers, of classes that the user named."""
     array, _ = plain_column(column)
     values = array.tolist()
-    place = {name: i for i, name in enumerate(names)}
     try:
-        unknown = [v for v in values if v not in place]
+        labels = set(names)
+        unknown = [v for v in values if v not in labels]
     except TypeError:
         raise SettingError("targets: labels must be text or numbers") from None
     if not unknown:
-        return np.array([place[v] for v in values], dtype=np.int64)
+        return _places(values, names)
     if array.dtype.kind in "iu":
         if array.min() < 0:
             raise SettingError(
@@ -290,8 +294,13 @@ def _number(column: np.ndarray, order: list | None) -> tuple[np.ndarray, tuple[A
         labels = sorted(present, key=lambda v: (isinstance(v, str), v))
     else:
         labels = [v for v in order if v in present]
+    return _places(values, labels), tuple(labels)
+
+
+def _places(values: Iterable[Any], labels: Sequence[Any]) -> np.ndarray:  # -> int64[n]
+    """The class number of each value: its place among the labels."""
     place = {label: i for i, label in enumerate(labels)}
-    return np.array([place[v] for v in values], dtype=np.int64), tuple(labels)
+    return np.array([place[v] for v in values], dtype=np.int64)
 
 
 def _are_consecutive(labels: tuple[Any, ...]) -> bool:
@@ -383,6 +392,117 @@ def _listed(labels: Any) -> str:
     if len(texts) > 6:
         texts = [*texts[:4], "...", texts[-1]]
     return f"({', '.join(texts)})"
+
+
+# -- the target column of a table ------------------------------------------------------------------
+def read_target_column(
+    column: pd.Series, name: str, kind: str = "auto", class_names: tuple[Any, ...] | None = None
+) -> tuple[np.ndarray, tuple[Any, ...], str]:
+    """Targets, the labels of the classes, and why they are so read, as `read_column` has them.
+
+    With `kind` "auto", text, booleans and categories are classes, and so are numbers of two
+    distinct values, and whole numbers of at most 20 distinct values that are repeated (twice each
+    on average); other numbers are values. Classes are numbered in sorted order, those of a pandas
+    categorical in its own. `class_names` are those of earlier data, () for a regression: the
+    column is read as it was there.
+
+    >>> import pandas as pd
+    >>> targets, labels, reason = read_target_column(pd.Series([42731, 41401, 42731]), "drg")
+    >>> targets.tolist(), labels
+    ([1, 0, 1], (41401, 42731))
+    >>> print(reason)
+    target 'drg' has 2 distinct values (41401, 42731): classes; --kind values makes it a regression
+    """
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise SettingError(
+            f"target: row {int(np.argmax(missing))} of column {name!r} is empty "
+            f"(counted from 0; {int(missing.sum()):,} in all); every sample needs a target"
+        )
+    holds = kind_of(column, name)
+    if holds == DATE:
+        raise SettingError(
+            f"target: column {name!r} holds dates; give classes or numbers, such as days"
+        )
+    if holds == NUMBER:
+        numbers(column, name)  # refuses infinity
+    if class_names is not None:
+        kind = "classes" if class_names else "values"
+    if kind == "values":
+        return _column_of_values(column, name, holds), (), ""
+    codes, distinct = coded(column)
+    if holds == NUMBER and any(type(value) is str for value in distinct):  # decimal numbers
+        codes, distinct = coded(column.astype(float))
+    labels = in_order(distinct, column)
+    reason = ""
+    if kind == "auto":
+        kind, reason = _decide(labels, len(column), name, holds)
+    if kind == "values":
+        return _column_of_values(column, name, holds), (), reason
+    if class_names:
+        _refuse_unknown(name, distinct, codes, class_names)
+        labels = list(class_names)
+    if len(labels) < 2:
+        raise SettingError(
+            f"target: column {name!r} holds one class only ({labels[0]!r}); there is nothing "
+            "to learn from it"
+        )
+    return _places(distinct, labels)[codes], tuple(labels), reason
+
+
+def _decide(classes: list[Any], n: int, name: str, holds: str) -> tuple[str, str]:
+    """The kind of a target, and the line that says why."""
+    many = len(classes)
+    if holds != NUMBER:
+        if many > FEW and 2 * many > n:
+            raise SettingError(
+                f"target: column {name!r} has {many:,} distinct values in {n:,} rows, such as "
+                f"{listed(classes, 2)}; that is no outcome to predict. --kind classes takes them "
+                "as classes all the same"
+            )
+        return "classes", f"target {name!r} has {many:,} classes ({listed(classes)})"
+    if many <= 2 or few_and_repeated(classes, n):
+        kind = "classes; --kind values makes it a regression"
+        plural = "s" if many > 1 else ""
+        reason = f"target {name!r} has {many} distinct value{plural} ({listed(classes)}): {kind}"
+        return "classes", reason
+    reason = (
+        f"target {name!r} has {many:,} distinct values ({classes[0]:g} to {classes[-1]:g}): a "
+        "regression on values as they are, not scaled; --kind classes makes them classes"
+    )
+    return "values", reason
+
+
+def _column_of_values(column: pd.Series, name: str, holds: str) -> np.ndarray:
+    if holds != NUMBER:
+        raise SettingError(
+            f"target: column {name!r} holds {column.dtype}, not numbers; a regression needs numbers"
+        )
+    values = numbers(column, name)
+    with np.errstate(over="ignore"):
+        targets = values.astype(np.float32)
+    if not np.isfinite(targets).all():
+        row = int(np.argmin(np.isfinite(targets)))
+        raise SettingError(
+            f"target: row {row} of column {name!r} holds {values[row]:g}, "
+            "more than numbers of 32 bits hold"
+        )
+    return targets
+
+
+def _refuse_unknown(
+    name: str,
+    distinct: list[Any],
+    codes: np.ndarray,
+    class_names: tuple[Any, ...],
+) -> None:
+    for number, value in enumerate(distinct):
+        if value not in class_names:
+            row = int(np.argmax(codes == number))
+            raise SettingError(
+                f"target: row {row} of column {name!r} holds {value!r}; the model was trained for "
+                f"the classes {listed(class_names, 10)}"
+            )
 
 
 # -- several per sample ----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ..entries import register
 from ..federation import Federation
 from ..partition import largest_clients
 from ..read.convert import check_memory
-from ..splits import SPLITS, Shares, complete_split
+from ..splits import Shares, complete_split
 
 CLASSES = 62
 SIDE = 28
@@ -51,9 +51,8 @@ class Femnist(Shares):
         client = np.repeat(np.array([writer for writer, *_ in parts], dtype=object), sizes)
         options: dict[str, Any] = {}
         if any(split for _, split, *_ in parts):
-            part = np.repeat([SPLITS.index(split) for _, split, *_ in parts], sizes)
-            _, position = np.unique(client.astype(str), return_inverse=True)
-            options["split"] = complete_split(part, position, **self.shares())
+            splits = np.repeat([split for _, split, *_ in parts], sizes)
+            options["split"] = complete_split(splits, client, **self.shares())
         else:
             options = self.shares()
         return Federation.from_arrays(
