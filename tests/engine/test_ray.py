@@ -279,7 +279,7 @@ def test_what_does_not_fit_the_data_is_refused_where_they_are(address):
     for more, said in (
         ({"loss": "logistic"}, "loss: 'logistic' is for two classes"),
         ({"data_options": {"clients": 0}}, "clients must be a whole number >= 1, got 0"),
-        ({"settings": {**on_ray, "metrics": "r2"}}, "metrics: 'r2' is not accepted here"),
+        ({"settings": {**on_ray, "metrics": "r2"}}, "metrics must fit these data, got 'r2'"),
     ):
         fields = {"data": "synthetic", "settings": on_ray} | more
         with pytest.raises(SettingError, match=said):

@@ -12,7 +12,7 @@ import torch
 from faults.mutator import Mutator
 from idiolect.host import calls
 from idiolect.host.calls import Call
-from idiolect.host.metrics import Form, Measured, parse_metrics
+from idiolect.host.metrics import MetricCounts, TargetForm, parse_metrics
 from idiolect.host.scores import Scores
 from idiolect.server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from idiolect.wire.ragged import Ragged
@@ -42,7 +42,7 @@ def sents() -> list[HostUpdate]:
 
 def scores() -> list[dict[str, Scores]]:
     rows = torch.tensor([[0.1, NAN], [1e300, -0.0], [0.0, 1.0]], dtype=torch.float64)
-    measured = {m.name: Measured(m, rows, torch.arange(6).view(2, 3)) for m in METRICS}
+    measured = {m.name: MetricCounts(m, rows, torch.arange(6).view(2, 3)) for m in METRICS}
     hits = torch.tensor([NAN, 1.0, 0.5], dtype=torch.float64)
     one = Scores(IDS, hits, hits * 1e-300, torch.tensor([0, 4, 9]), torch.tensor([1, 2, 3]))
     empty = Scores(NONE, hits[:0], hits[:0], NONE, NONE)
@@ -251,12 +251,12 @@ def test_scores_of_strangers_are_refused():
 @pytest.mark.parametrize("value", [-1, calls.MOST_COUNTED + 1, 2**62])
 def test_a_metric_that_counts_below_none_or_beyond_all_is_refused(value):
     metric = parse_metrics("auc")[0]
-    form = Form(2)
+    form = TargetForm(2)
     counts = torch.zeros(*metric.shape(form), dtype=torch.int64)
     rows = torch.zeros(len(IDS), metric.width(form), dtype=torch.float64)
     zeros = torch.zeros(len(IDS), dtype=torch.int64)
     scores = Scores(IDS, zeros.double(), zeros.double(), zeros, zeros, {})
-    sound = replace(scores, metrics={"auc": Measured(metric, rows, counts)})
+    sound = replace(scores, metrics={"auc": MetricCounts(metric, rows, counts)})
     calls.read_scores(travelled(calls.scores_reply({"test": sound})), IDS, (metric,))
     counts[0, 0, 0] = value
     with pytest.raises(ValueError, match="the metric auc counts below 0 or beyond all"):

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from idiolect.data.federation import Census
-from idiolect.host.metrics import Form, Measured, parse_metrics
+from idiolect.host.metrics import MetricCounts, TargetForm, parse_metrics
 from idiolect.host.remote_host import SiteProxy
 from idiolect.host.scores import Scores
 from idiolect.host.settings import HostSettings
 
 IDS = torch.tensor([3, 7])
 METRICS = parse_metrics("auc,f1")
-FORM = Form(3)
+FORM = TargetForm(3)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def host():
 
 def scores() -> Scores:
     measured = {
-        m.name: Measured(
+        m.name: MetricCounts(
             m,
             torch.zeros(2, m.width(FORM), dtype=torch.float64),
             torch.zeros(*m.shape(FORM), dtype=torch.int64),

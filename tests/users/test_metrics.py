@@ -5,6 +5,7 @@ import json
 import math
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,17 @@ from torch import nn
 import idiolect as il
 from helpers import classification, regression
 from idiolect.cli.main import main
-from idiolect.host.metrics import Form, Samples, Tally, direction, parse_metrics
+from idiolect.host.metrics import (
+    METRICS,
+    EvaluatedSamples,
+    Tally,
+    TargetForm,
+    direction,
+    parse_metrics,
+)
 from idiolect.host.metrics.builtin import by_client
 from idiolect.host.scores import Scores
+from idiolect.run.settings import Settings
 from idiolect.testing.leaks import check_scores
 
 SIZES = (40, 3, 17, 9, 25, 60, 8)
@@ -173,7 +182,7 @@ def test_pieces_of_one_model_and_rows_of_many_count_alike():
     outputs = torch.from_numpy(rng.standard_normal((50, 3)))
     targets = torch.from_numpy(rng.integers(3, size=50))
     metrics = parse_metrics([*NAMED.split(","), own_share])
-    whole, pieces = (Tally(metrics, Form(3), 6, torch.arange(6)) for _ in range(2))
+    whole, pieces = (Tally(metrics, TargetForm(3), 6, torch.arange(6)) for _ in range(2))
     whole.add(owner, outputs, targets)
     for a in range(0, 50, 7):
         pieces.add(owner[a : a + 7], outputs[a : a + 7], targets[a : a + 7])
@@ -189,7 +198,7 @@ def test_ignored_targets_and_several_targets_per_sample_are_counted_right():
     targets[0, 1] = targets[2, 4] = -100
     owner = torch.tensor([0, 0, 1, 1])
     for given in (outputs, outputs.movedim(-1, 1)):  # classes last, or second as torch has them
-        tally = Tally(parse_metrics("log_loss,perplexity,f1"), Form(3), 2, torch.arange(2))
+        tally = Tally(parse_metrics("log_loss,perplexity,f1"), TargetForm(3), 2, torch.arange(2))
         tally.add(owner, given, targets)
         found = tally.measured(torch.arange(2))["log_loss"].each()
         for k, rows in enumerate((slice(0, 2), slice(2, 4))):
@@ -201,12 +210,12 @@ def test_ignored_targets_and_several_targets_per_sample_are_counted_right():
 
 def test_outputs_in_a_dict_are_read_by_the_name_logits():
     z, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
-    named = Samples(
-        torch.zeros(4, dtype=torch.int64), {"logits": z, "hidden": z[:, :1]}, y, Form(3)
+    named = EvaluatedSamples(
+        torch.zeros(4, dtype=torch.int64), {"logits": z, "hidden": z[:, :1]}, y, TargetForm(3)
     )
     torch.testing.assert_close(named.log_probabilities, z.double().log_softmax(1))
     with pytest.raises(il.SettingError, match="none of them is called 'logits'"):
-        _ = Samples(named.owner, {"a": z, "b": z}, y, Form(3)).labels
+        _ = EvaluatedSamples(named.owner, {"a": z, "b": z}, y, TargetForm(3)).labels
 
 
 # -- a user's own --------------------------------------------------------------------------------
@@ -253,23 +262,23 @@ def broken(outputs, targets):
     ("metrics", "says"),
     [
         ("acu", "'acu' is unknown; did you mean 'auc'"),
-        ("top_k", "say how many: 'top_5'"),
+        ("top_k", "must say how many, such as 'top_5', got 'top_k'"),
         ("top_5", "of 3 classes the 5 most probable are all"),
-        ("r2", "'r2' is not accepted here: it is about real targets"),
+        ("r2", "metrics must fit these data, got 'r2': it is about real targets"),
         ("auc,auc", "'auc' is named twice"),
         ([lambda o, t: 1.0], "'<lambda>' cannot be the name of a column"),
         ([("round", own_share)], "'round' cannot be the name of a column"),
         ([broken], "'broken' fails on the first clients: 'Tensor' object has no attribute"),
         ([lambda: 1], "cannot be the name"),
         ([torchmetrics.MeanSquaredError], "make an object of it first"),
-        ([3], "'3' is not accepted; a name"),
-        (7, "'7' is not accepted"),
-        ("own:mine", "'mine' is a function of the program that made the run"),
+        ([3], "metrics must be names (accuracy, balanced_accuracy"),
+        (7, "a function, got '7'"),
+        ("own:mine", "'mine': it is a function of the program that made the run"),
         ("no_such_module:metric", "cannot be imported"),
     ],
 )
 def test_a_metric_that_makes_no_sense_is_refused_by_name_before_the_run(metrics, says):
-    with pytest.raises(il.SettingError, match=r"^metrics: ") as error:
+    with pytest.raises(il.SettingError, match=r"^metrics") as error:
         il.run(il.FedAvg(), linear(), classes(), rounds=1, metrics=metrics)
     assert says in str(error.value)
 
@@ -277,7 +286,7 @@ def test_a_metric_that_makes_no_sense_is_refused_by_name_before_the_run(metrics,
 @pytest.mark.parametrize("name", ["auc", "accuracy", "f1", "perplexity"])
 def test_metrics_of_classes_are_refused_for_a_regression(name):
     with pytest.raises(
-        il.SettingError, match=f"'{name}' is not accepted here: it is about classes"
+        il.SettingError, match=f"must fit these data, got '{name}': it is about classes"
     ):
         il.run(il.FedAvg(), linear(1, "mse"), values(), rounds=1, metrics=name)
 
@@ -291,6 +300,13 @@ def test_a_client_with_one_class_has_no_auc_and_is_counted():
     assert math.isnan(auc["one"]) and not math.isnan(auc["two"])
     assert result.summary()["metrics"]["auc"]["clients_undefined"] == 1
     assert "auc: no value for 1 clients (all test samples of one class)" in str(result)
+
+
+def test_every_built_in_metric_stands_in_the_help_and_in_the_docs():
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    help_text = Settings.__dataclass_fields__["metrics"].metadata["help"]
+    for name in METRICS.built_in:
+        assert f"`{name}`" in page and name in help_text
 
 
 # -- what a run does with them --------------------------------------------------------------------
@@ -366,7 +382,7 @@ def test_the_chosen_metric_stops_the_run_in_its_own_direction(metric, target, st
     ("settings", "says"),
     [
         ({"metric": "acu"}, "metric: 'acu' is unknown; did you mean 'auc'"),
-        ({"metric": "rmse"}, "metrics: 'rmse' is not accepted here"),
+        ({"metric": "rmse"}, "metrics must fit these data, got 'rmse'"),
         (
             {"target_value": "soon"},
             "target_value must be a number, or '' for no target",
@@ -424,11 +440,11 @@ def test_only_declared_figures_of_a_metric_leave_a_host():
     ids = session.people.evaluated
     down = session.server.message(session.server.version)
     found = session.hosts[0].evaluate(session.server.version, down, ids, ("test",))
-    check_scores(found, ("test",), ids, Form(3))
+    check_scores(found, ("test",), ids, TargetForm(3))
     auc = found["test"].metrics["auc"]
     assert auc.rows.shape == (7, 2), "a value per client, not its scores"
     with pytest.raises(Exception, match="undeclared"):
-        check_scores(found, ("test",), ids, Form(4))
+        check_scores(found, ("test",), ids, TargetForm(4))
 
 
 # -- regression --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import PATIENCE, HostCalls, NoReply
 from ..engine.rounds import Rounds
-from ..host.metrics import Form
+from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
 from ..host.settings import HostSettings
 from ..server.server import Server
@@ -39,7 +39,7 @@ class SiteRounds(Rounds):
         server: Server,
         registry: SiteRegistry,
         host_settings: HostSettings,
-        form: Form,  # of outputs and targets
+        form: TargetForm,  # of outputs and targets
         *,
         deadline: float = 0.0,
         patience: float = PATIENCE,

@@ -30,7 +30,7 @@ from ..core.types import State, prefixed, under
 from ..data.splits import SPLITS
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..wire.ragged import Ragged
-from .metrics import Measured, Metric
+from .metrics import Metric, MetricCounts
 from .scores import Scores
 
 MAGIC = b"idc1"
@@ -298,7 +298,7 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
             # sums of so many of them, over hosts and cells, stay whole numbers of 64 bits
             if bool(((counts < 0) | (counts > MOST_COUNTED)).any()):
                 raise ValueError(f"scores: the metric {metric.name} counts below 0 or beyond all")
-            measured[metric.name] = Measured(metric, rows, counts)
+            measured[metric.name] = MetricCounts(metric, rows, counts)
         columns = (part["hits"], part["loss"], part["samples"], part["gradients"])
         scores_by_split[split] = Scores(ids, *columns, measured)
     if expected != len(call.tensors):

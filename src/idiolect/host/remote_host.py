@@ -20,7 +20,7 @@ from ..core.types import State
 from ..data.federation import Census, Federation
 from .calls import MOST_COUNTED, Call
 from .host import Host
-from .metrics import Form
+from .metrics import TargetForm
 from .scores import Scores
 from .settings import HostSettings
 
@@ -162,7 +162,7 @@ class RemoteHost:
 class SiteProxy:
     """A host of another owner: its clients and their sample counts, nothing of what it holds."""
 
-    def __init__(self, census: Census, wire_ids: Tensor, settings: HostSettings, form: Form):
+    def __init__(self, census: Census, wire_ids: Tensor, settings: HostSettings, form: TargetForm):
         if len(wire_ids) != census.clients or bool((wire_ids.diff() <= 0).any()):
             raise ValueError("wire ids must be increasing, one per client of the census")
         self.data = census

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.federation import Federation
-from .metrics import Form, Measured, Metric, Tally
+from .metrics import Metric, MetricCounts, Tally, TargetForm
 
 COLLAPSE_LOSS = 1e6  # models with a mean test loss above this, or not finite, have collapsed
 
@@ -24,7 +24,7 @@ class Scores:
     loss: Tensor  # float64[n]: summed over samples
     samples: Tensor  # int64[n]
     gradients: Tensor  # int64[n]: evaluations spent on personalisation before use
-    metrics: dict[str, Measured] = field(default_factory=dict)  # by name, where any was asked for
+    metrics: dict[str, MetricCounts] = field(default_factory=dict)  # by name, those asked for
 
     def of_clients(self) -> tuple[Tensor, Tensor]:
         """(accuracy, loss) of each client; NaN for a client without samples."""
@@ -40,7 +40,7 @@ class Scores:
         return Scores(wire_ids, hits, loss, samples, gradients)
 
     @classmethod
-    def blank(cls, wire_ids: Tensor, metrics: Sequence[Metric], form: Form) -> Scores:
+    def blank(cls, wire_ids: Tensor, metrics: Sequence[Metric], form: TargetForm) -> Scores:
         """Scores of these clients on no sample."""
         clients = len(wire_ids)
         zeros = torch.zeros(clients, dtype=torch.int64)
@@ -60,7 +60,7 @@ class Scores:
         ]
         order = together[0].argsort()
         metrics = {
-            name: Measured.merge([s.metrics[name] for s in scores], order)
+            name: MetricCounts.merge([s.metrics[name] for s in scores], order)
             for name in scores[0].metrics
         }
         wire_ids, hits, loss, samples, gradients = (t[order] for t in together)
@@ -102,7 +102,7 @@ def summarise(scores: Scores) -> dict[str, float]:
 ENDS = ("", "_variance", "_clients", "_worst10", "_undefined")  # of the figures of a metric
 
 
-def _figures(measured: Measured, samples: Tensor) -> dict[str, float]:
+def _figures(measured: MetricCounts, samples: Tensor) -> dict[str, float]:
     """A metric as `summarise` has accuracy; and how many clients with samples have no value."""
     name = measured.metric.name
     each = measured.each()[samples > 0]

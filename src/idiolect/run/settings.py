@@ -20,7 +20,7 @@ from ..core.knobs import Knobs, SettingError, knob
 from ..engine.arrivals import NEXT
 from ..engine.carriers import ENGINES, EngineTraits, Place
 from ..engine.delays import DELAYS, Delays
-from ..host.metrics import Metric, direction, metrics_text, parse_metrics
+from ..host.metrics import METRICS, Metric, direction, metrics_text, parse_metrics
 from ..methods.batchnorm import CHOICES as STATISTICS
 from ..server.asynchronous import SINCE
 from ..server.rules import RULES, Rule
@@ -382,9 +382,7 @@ class Evaluation(Knobs):
     )
     metrics: tuple[Metric, ...] = knob(
         (),
-        "further figures, e.g. 'auc,f1': accuracy, balanced_accuracy, auc, f1, "
-        "log_loss, brier, calibration_error, top_5, perplexity, next_word_accuracy, rmse, mae, r2, "
-        "module:function; "
+        f"further figures, e.g. 'auc,f1': {', '.join(METRICS.built_in)}, module:function; "
         "'' = none, or rmse and r2 for a regression",
         parse=parse_metrics,
         write=metrics_text,

@@ -21,7 +21,7 @@ from ..core.types import Tree, arguments, leaves, map_tree
 from ..data.federation import Federation
 from ..engine.delays import ConstantDelay, delays_text
 from ..host.lazy_federation import LazyFederation
-from ..host.metrics.validate import check_metrics
+from ..host.metrics import check_metrics
 from ..method import Method
 from ..methods import name_of
 from ..server.contract import Contract

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.store import Store
 from ..host.host import Host
-from ..host.metrics import Form, Measured, Metric, form_of
+from ..host.metrics import Metric, MetricCounts, TargetForm, form_of
 from ..host.scores import Scores
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..wire import messages as wire
@@ -197,7 +197,10 @@ def check_answer(host: Host, query: Query, answer: np.ndarray) -> None:
 
 
 def check_scores(
-    scores: dict[str, Scores], splits: tuple[str, ...], wire_ids: Tensor, form: Form | None = None
+    scores: dict[str, Scores],
+    splits: tuple[str, ...],
+    wire_ids: Tensor,
+    form: TargetForm | None = None,
 ) -> None:
     """Scores of the clients asked for on the splits asked for: five numbers each.
 
@@ -217,11 +220,11 @@ def check_scores(
         _demand(torch.equal(counted, counted.round()), "hits that are no whole numbers")
 
 
-def _check_metrics(scores: Scores, form: Form | None) -> None:
+def _check_metrics(scores: Scores, form: TargetForm | None) -> None:
     _demand(form is not None or not scores.metrics, "metrics that were not asked for")
     for name, measured in scores.metrics.items():
         assert form is not None
-        _exactly(measured, Measured)
+        _exactly(measured, MetricCounts)
         metric = measured.metric
         _demand(isinstance(metric, Metric) and metric.name == name, "a metric of another name")
         _whole(measured.rows, torch.float64, (len(scores.wire_ids), metric.width(form)))

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.knobs import Knobs, SettingError, knob
 from ...host import calls
 from ...host.calls import Call
-from ...host.metrics import Measured
+from ...host.metrics import MetricCounts
 from ...host.scores import Scores
 from ...host.service import Refused
 from ...wire import messages as wire
@@ -186,7 +186,7 @@ def _withheld(rules: Rules, scores: Scores) -> Scores:
     for name, measured in scores.metrics.items():
         # pooled counts cannot be split by client: withheld if any client has too few samples
         if name not in rules.metrics or (bool(few.any()) and measured.counts.numel()):
-            blank = Measured(
+            blank = MetricCounts(
                 measured.metric, measured.rows * torch.nan, torch.zeros_like(measured.counts)
             )
             metrics[name] = blank

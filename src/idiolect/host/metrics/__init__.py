@@ -12,38 +12,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from ...core.knobs import SettingError
 from ...core.registry import Table
-from ...core.types import leaves
+from ...core.types import leaves, map_tree
 from ...data.federation import Federation
 from ...task.losses import Loss
-from .builtin import (
-    F1,
-    R2,
-    Auc,
-    BalancedAccuracy,
-    Brier,
-    CalibrationError,
-    LogLoss,
-    Mae,
-    NextWordAccuracy,
-    Perplexity,
-    Rmse,
-    TopK,
-)
+from ...task.task import Task
+from .builtin import ALWAYS, BUILT_IN
 from .custom import Absent, Own, usable
-from .metric import Form, Measured, Metric, Samples, Tally
+from .metric import EvaluatedSamples, Metric, MetricCounts, Tally, TargetForm, plain
 
 __all__ = [
     "METRICS",
-    "Form",
-    "Measured",
+    "EvaluatedSamples",
     "Metric",
-    "Samples",
+    "MetricCounts",
     "Tally",
+    "TargetForm",
+    "check_metrics",
     "described",
     "direction",
     "form_of",
@@ -51,23 +42,10 @@ __all__ = [
     "is_distance",
     "metrics_text",
     "parse_metrics",
-    "refuse",
 ]
 
 OWN = "own:"  # before the name of a function that is given as an object
 RESERVED = {"round", "seed", "loss", "gradients", "gradients_per_client", "client", "samples"}
-
-
-class Always(Metric):
-    """Accuracy or loss: every run has it, so that nothing more is counted."""
-
-    def __init__(self, name: str, higher: bool, needs: str):
-        self.name = name
-        self.higher = higher
-        self.needs = needs
-
-
-ALWAYS = {"accuracy": Always("accuracy", True, "classes"), "loss": Always("loss", False, "any")}
 
 
 def _accept(name: str, thing: Any) -> Metric:
@@ -78,31 +56,7 @@ def _accept(name: str, thing: Any) -> Metric:
     return Own(thing)
 
 
-METRICS: Table[Metric] = Table(
-    "metrics",
-    "idiolect.metrics",
-    {
-        "accuracy": ALWAYS["accuracy"],
-        **{
-            m.name: m
-            for m in (
-                BalancedAccuracy(),
-                Auc(),
-                F1(),
-                LogLoss(),
-                Brier(),
-                CalibrationError(),
-                Rmse(),
-                Mae(),
-                R2(),
-                TopK(5),
-                Perplexity(),
-                NextWordAccuracy(),
-            )
-        },
-    },
-    _accept,
-)
+METRICS: Table[Metric] = Table("metrics", "idiolect.metrics", BUILT_IN, _accept)
 
 
 def parse_metrics(spec: Any) -> tuple[Metric, ...]:
@@ -149,20 +103,17 @@ def _one(thing: Any) -> Metric:
 def _not_one(thing: Any) -> SettingError:
     hint = "; make an object of it first" if isinstance(thing, type) else ""
     return SettingError(
-        f"metrics: {str(thing)[:80]!r} is not accepted; a name ({', '.join(METRICS.built_in)}), "
-        f"a function of (outputs, targets), or a pair of a name and a function{hint}"
+        f"metrics must be names ({', '.join(METRICS.built_in)}), functions of (outputs, targets), "
+        f"or pairs of a name and a function, got {str(thing)[:80]!r}{hint}"
     )
 
 
 def _named(name: str) -> Metric:
     if name.startswith(OWN):
         return Absent(name.removeprefix(OWN))
-    if match := re.fullmatch(r"top_([1-9]\d{0,5})", name):
-        return TopK(int(match[1]))
-    if match := re.fullmatch(r"next_word_accuracy((?:_\d{1,7})+)", name):
-        return NextWordAccuracy(tuple(sorted({int(t) for t in match[1].split("_")[1:]})))
-    if name == "top_k":
-        raise SettingError("metrics: 'top_k' is not accepted; say how many: 'top_5'")
+    for built_in in BUILT_IN.values():
+        if metric := built_in.named(name):
+            return metric
     return METRICS.find(name)
 
 
@@ -204,7 +155,7 @@ def in_use(
         wanted = [METRICS.find("rmse"), METRICS.find("r2")]
     if metric_name and metric_name not in ALWAYS and metric_name not in [m.name for m in wanted]:
         wanted.append(_named(metric_name))
-    return tuple(m for m in wanted if not isinstance(m, (Always, Absent)))
+    return tuple(m for m in wanted if m.counted)
 
 
 def direction(name: str, metrics: Iterable[Metric] = ()) -> bool:
@@ -222,38 +173,61 @@ def direction(name: str, metrics: Iterable[Metric] = ()) -> bool:
         raise SettingError(str(error).replace("metrics:", "metric:", 1)) from None
 
 
-def form_of(federation: Federation, loss: Loss) -> Form:
+def form_of(federation: Federation, loss: Loss) -> TargetForm:
     """What the targets of these data are like, and the outputs that the loss takes."""
     targets = leaves(federation.targets)[0]
     many = max(1, math.prod(targets.shape[1:]))
-    return Form(federation.classes, many, not loss.of_probabilities, federation.special)
-
-
-def refuse(metrics: Iterable[Metric], form: Form) -> None:
-    """SettingError for a metric that makes no sense for such data."""
-    for m in metrics:
-        if isinstance(m, Absent):
-            raise SettingError(
-                f"metrics: {m.name!r} is a function of the program that made the run; "
-                "give the function itself, or module:function"
-            )
-        if reason := m.refusal(form):
-            raise SettingError(f"metrics: {m.name!r} is not accepted here: {reason}")
+    return TargetForm(federation.classes, many, not loss.of_probabilities, federation.special)
 
 
 def described(metrics: Iterable[Metric]) -> dict[str, dict[str, Any]]:
     """What a record says of its metrics."""
     return {
-        m.name: {"higher_is_better": m.higher, "pooled_over": m.over, "undefined": why_not(m)}
+        m.name: {"higher_is_better": m.higher, "pooled_over": m.over, "undefined": m.undefined}
         for m in metrics
     }
 
 
-def why_not(metric: Metric) -> str:
-    """Why a client may have no value."""
-    return {
-        "auc": "all test samples of one class",
-        "f1": "class 1 neither there nor predicted",
-        "next_word_accuracy": "all targets are special tokens",
-        "r2": "fewer than two test samples, or all targets equal",
-    }.get(metric.name, "it gave no number")
+# -- against a task and its data, before a run -----------------------------------------------------
+TRIED = 8  # clients that metrics are tried on
+MOST = 64  # samples of each
+
+
+def check_metrics(
+    task: Task, federation: Federation, metrics: Sequence[Metric], metric_name: str
+) -> None:
+    """Refuse, by name, a metric that these data or the model's outputs cannot have."""
+    form = form_of(federation, task.criterion)
+    if metric_name in ALWAYS and (reason := ALWAYS[metric_name].refusal(form)):
+        raise SettingError(f"metric must fit these data, got {metric_name!r}: {reason}")
+    used = in_use(metrics, metric_name, federation.classes, task.criterion.name)
+    for metric in (*metrics, *used):
+        if reason := metric.refusal(form):
+            raise SettingError(f"metrics must fit these data, got {metric.name!r}: {reason}")
+    trials = _trials(task, federation, form) if used else []
+    for metric in used:
+        metric.check(trials)
+
+
+def _trials(task: Task, federation: Federation, form: TargetForm) -> list[EvaluatedSamples]:
+    """A few clients' samples through the model as it is at the start."""
+    trials: list[EvaluatedSamples] = []
+    data = federation.to(task.device, task.dtype)
+    for split in ("test", "train"):
+        sizes = federation.sizes(split)
+        for k in sizes.argsort(descending=True, stable=True)[:TRIED].tolist():
+            n = min(MOST, int(sizes[k]))
+            if not n:
+                continue
+
+            def cut(t: Tensor, n: int = n) -> Tensor:
+                return t[:n]
+
+            inputs, targets = (map_tree(cut, part) for part in data.part(k, split))
+            outputs = map_tree(plain, task.outputs_of_one(task.x0, inputs))
+            trials.append(
+                EvaluatedSamples(sizes.new_zeros(n), outputs, map_tree(plain, targets), form)
+            )
+        if trials:
+            break
+    return trials

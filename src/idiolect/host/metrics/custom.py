@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ...core.knobs import SettingError
 from ...core.types import map_tree
-from .metric import Form, Metric, Samples
+from .metric import EvaluatedSamples, Metric, TargetForm
 
+CALLED = "it gets (outputs, targets) of one client and returns a number"
 LOWER = ("loss", "error", "deviance", "distance")  # in a name: lower is better
 
 
@@ -35,10 +36,10 @@ class Own(Metric):
         self.higher = _higher(function, self.name)
         self.call = _caller(function)
 
-    def width(self, form: Form) -> int:
+    def width(self, form: TargetForm) -> int:
         return 1
 
-    def value(self, samples: Samples) -> float:
+    def value(self, samples: EvaluatedSamples) -> float:
         """The value of one client; NaN where it has none."""
         try:
             value = float(self.call(samples))
@@ -49,12 +50,11 @@ class Own(Metric):
         except Exception as error:  # whatever a user's function raises
             reason = (str(error) or repr(error)).splitlines()[0]
             raise SettingError(
-                f"metrics: {self.name} failed on {len(samples.owner)} samples: {reason}; "
-                "it gets (outputs, targets) of one client and returns a number"
+                f"metrics: {self.name} failed on {len(samples.owner)} samples: {reason}; {CALLED}"
             ) from None
         return value if math.isfinite(value) else math.nan
 
-    def add(self, rows: Tensor, counts: Tensor, samples: Samples) -> None:
+    def add(self, rows: Tensor, counts: Tensor, samples: EvaluatedSamples) -> None:
         owners, sizes = samples.owner.unique_consecutive(return_counts=True)
         ends = sizes.cumsum(0).tolist()
         for owner, size, end in zip(owners.tolist(), sizes.tolist(), ends, strict=True):
@@ -63,13 +63,34 @@ class Own(Metric):
             def cut(t: Tensor, part: slice = part) -> Tensor:
                 return t[part]
 
-            one = Samples(
+            one = EvaluatedSamples(
                 samples.owner[part],
                 map_tree(cut, samples.outputs),
                 map_tree(cut, samples.targets),
                 samples.form,
             )
             rows[owner, 0] = self.value(one)
+
+    def check(self, trials: Sequence[EvaluatedSamples]) -> None:
+        """Refuse a function that fails on every client."""
+        reasons = []
+        for samples in trials:
+            try:
+                value = float(self.call(samples))
+            except ValueError as error:
+                reasons.append(str(error))
+            except Exception as error:  # whatever a user's function raises
+                reasons = [str(error) or repr(error)]
+                break
+            else:
+                if value == value:
+                    return
+                reasons.append("it gives NaN")
+        if reasons:
+            raise SettingError(
+                f"metrics: {self.name!r} fails on the first clients: "
+                f"{reasons[0].splitlines()[0]}; {CALLED}"
+            )
 
     def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
         each = self.each(rows)
@@ -81,10 +102,16 @@ class Own(Metric):
 class Absent(Metric):
     """A function that a run was made with and that is not at hand: its name in a record."""
 
-    needs = "any"
+    counted = False
 
     def __init__(self, name: str):
         self.name = name
+
+    def refusal(self, form: TargetForm) -> str:
+        return (
+            "it is a function of the program that made the run; "
+            "give the function itself, or module:function"
+        )
 
 
 def _name(function: Any) -> str:
@@ -101,11 +128,11 @@ def _higher(function: Any, name: str) -> bool:
     return bool(higher) if higher is not None else not any(word in name.lower() for word in LOWER)
 
 
-def _caller(function: Any) -> Callable[[Samples], Any]:
+def _caller(function: Any) -> Callable[[EvaluatedSamples], Any]:
     """How the function is called on the samples of one client."""
     if all(callable(getattr(function, part, None)) for part in ("update", "compute", "reset")):
 
-        def accumulate(samples: Samples) -> Any:  # a torchmetrics.Metric
+        def accumulate(samples: EvaluatedSamples) -> Any:  # a torchmetrics.Metric
             function.reset()
             function.update(samples.outputs, samples.targets)
             return function.compute()
@@ -119,11 +146,11 @@ def _caller(function: Any) -> Callable[[Samples], Any]:
     return lambda samples: function(samples.outputs, samples.targets)
 
 
-def _of_scikit_learn(function: Any, inner: Any) -> Callable[[Samples], Any]:
+def _of_scikit_learn(function: Any, inner: Any) -> Callable[[EvaluatedSamples], Any]:
     """scikit-learn's functions take (y_true, y_pred), or scores in place of y_pred."""
     second = list(inspect.signature(inner).parameters)[1]
 
-    def call(samples: Samples) -> Any:
+    def call(samples: EvaluatedSamples) -> Any:
         if not samples.form.classes:
             predicted, targets = samples.values
             return function(targets.squeeze(1).numpy(), predicted.squeeze(1).numpy())

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +19,10 @@ from ...core.knobs import SettingError
 from ...core.types import Tree, leaves, map_tree
 from ...task.losses import logits
 
-MOST_CLASSES = 1000  # of metrics that count by pairs of classes or by class and score
-
 
 @dataclass(frozen=True)
-class Form:
-    """What the data are like: all that a metric may depend on before the first sample."""
+class TargetForm:
+    """What the targets are like: all that a metric may depend on before the first sample."""
 
     classes: int  # 0 = real targets
     targets: int = 1  # real targets per sample
@@ -34,13 +31,13 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Samples:
+class EvaluatedSamples:
     """Evaluated samples of some clients, in the order of clients."""
 
     owner: Tensor  # int64[n]: the row of the client that each belongs to
     outputs: Tree  # [n, ...] of the model, as it gave them
     targets: Tree  # [n, ...]
-    form: Form
+    form: TargetForm
 
     @cached_property
     def _flat(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,8 +112,15 @@ class Metric:
     needs: str = "classes"  # or "values": real targets; or "any"
     whole: bool = False  # whether all samples of a client must be given at once
     over: str = "samples"  # what "pooled" means: over samples, or "clients": a weighted mean
+    undefined: str = "it gave no number"  # why a client may have no value
+    counted: bool = True  # whether a host keeps figures for it
 
-    def refusal(self, form: Form) -> str:
+    @classmethod
+    def named(cls, name: str) -> Metric | None:
+        """The metric of such a name, where names have numbers in them: top_3; None: another's."""
+        return None
+
+    def refusal(self, form: TargetForm) -> str:
         """Why it makes no sense for such data; "" where it does."""
         if self.needs == "classes" and not form.classes:
             return "it is about classes, and these data have real targets"
@@ -124,15 +128,15 @@ class Metric:
             return "it is about real targets, and these data have classes"
         return ""
 
-    def width(self, form: Form) -> int:
+    def width(self, form: TargetForm) -> int:
         """How many figures a host keeps per client."""
         raise NotImplementedError
 
-    def shape(self, form: Form) -> Sequence[int]:
+    def shape(self, form: TargetForm) -> Sequence[int]:
         """The shape of the whole numbers that are summed over clients."""
         return (0,)
 
-    def add(self, rows: Tensor, counts: Tensor, samples: Samples) -> None:
+    def add(self, rows: Tensor, counts: Tensor, samples: EvaluatedSamples) -> None:
         """Count these samples into rows[N, width] and counts."""
         raise NotImplementedError
 
@@ -141,18 +145,42 @@ class Metric:
         return rows[:, 0].clone()
 
     def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
-        """The value of all clients together, which have so many samples each."""
-        raise NotImplementedError
+        """The value of all clients together, which have so many samples each.
+
+        Here of figures that are sums over samples.
+        """
+        return float(self.each(rows.sum(0, keepdim=True))[0])
+
+    def check(self, trials: Sequence[EvaluatedSamples]) -> None:
+        """Refuse outputs that are no scores of classes, and no values of targets."""
+        if not trials:
+            return
+        samples = trials[0]
+        outputs, targets = prediction(samples.outputs), prediction(samples.targets)
+        try:
+            if self.needs == "values":
+                fits = samples.values[0].shape == samples.values[1].shape
+            else:
+                fits = samples.log_probabilities.shape[1] == samples.form.classes
+        except (RuntimeError, IndexError, ValueError):
+            fits = False
+        if not fits:
+            wanted = "one value per target" if self.needs == "values" else "one score per class"
+            raise SettingError(
+                f"metrics must fit the model, got {self.name!r}: it needs {wanted}, and outputs of "
+                f"shape {tuple(outputs.shape[1:])} for targets of shape {tuple(targets.shape[1:])} "
+                "are not that"
+            )
 
     def __repr__(self) -> str:
         return f"Metric({self.name!r})"
 
 
 @dataclass(frozen=True)
-class Measured:
+class MetricCounts:
     """What was counted of one metric for some clients."""
 
-    metric: Any  # Metric
+    metric: Metric
     rows: Tensor  # float64[n, width]
     counts: Tensor  # int64, summed over those clients
 
@@ -161,17 +189,17 @@ class Measured:
         return self.metric.each(self.rows)
 
     @staticmethod
-    def merge(parts: Sequence[Measured], order: Tensor) -> Measured:
+    def merge(parts: Sequence[MetricCounts], order: Tensor) -> MetricCounts:
         """Of several hosts: clients in the order of wire ids, whole numbers summed."""
         rows = torch.cat([p.rows for p in parts])[order]
         counts = torch.stack([p.counts for p in parts]).sum(0)
-        return Measured(parts[0].metric, rows, counts)
+        return MetricCounts(parts[0].metric, rows, counts)
 
 
 class Tally:
     """What is counted of some metrics, for the clients of a host that are asked for."""
 
-    def __init__(self, metrics: Sequence[Metric], form: Form, clients: int, wanted: Tensor):
+    def __init__(self, metrics: Sequence[Metric], form: TargetForm, clients: int, wanted: Tensor):
         self.metrics = metrics
         self.form = form
         self.wanted = torch.zeros(clients, dtype=torch.bool)
@@ -185,10 +213,10 @@ class Tally:
         keep = self.wanted[owner]
         if not bool(keep.all()):
             owner, outputs, targets = _chosen(keep, owner, outputs, targets)
-        outputs, targets = map_tree(_plain, outputs), map_tree(_plain, targets)
+        outputs, targets = map_tree(plain, outputs), map_tree(plain, targets)
         if not len(owner):
             return
-        self._count(Samples(owner, outputs, targets, self.form), whole=False)
+        self._count(EvaluatedSamples(owner, outputs, targets, self.form), whole=False)
         if not any(m.whole for m in self.metrics):
             return
         last = owner == owner[-1]
@@ -207,17 +235,19 @@ class Tally:
         owner = rows.repeat_interleave(exists.sum(1))
 
         def flat(t: Tensor) -> Tensor:
-            return _plain(t.flatten(0, 1)[at.to(t.device)])
+            return plain(t.flatten(0, 1)[at.to(t.device)])
 
-        samples = Samples(owner, map_tree(flat, outputs), map_tree(flat, targets), self.form)
+        samples = EvaluatedSamples(
+            owner, map_tree(flat, outputs), map_tree(flat, targets), self.form
+        )
         self._count(samples, whole=False)
         self._count(samples, whole=True)
 
-    def measured(self, rows: Tensor) -> dict[str, Measured]:
+    def measured(self, rows: Tensor) -> dict[str, MetricCounts]:
         """What was counted, of the clients at these rows: all that are wanted."""
         self._complete()
         return {
-            m.name: Measured(m, metric_rows[rows], counts)
+            m.name: MetricCounts(m, metric_rows[rows], counts)
             for m, metric_rows, counts in zip(self.metrics, self.rows, self.counts, strict=True)
         }
 
@@ -227,16 +257,17 @@ class Tally:
             return
         owners, outputs, targets = zip(*self._waiting, strict=True)
         self._waiting.clear()
-        samples = Samples(torch.cat(owners), _joined(outputs), _joined(targets), self.form)
+        samples = EvaluatedSamples(torch.cat(owners), _joined(outputs), _joined(targets), self.form)
         self._count(samples, whole=True)
 
-    def _count(self, samples: Samples, whole: bool) -> None:
+    def _count(self, samples: EvaluatedSamples, whole: bool) -> None:
         for m, rows, counts in zip(self.metrics, self.rows, self.counts, strict=True):
             if m.whole == whole:
                 m.add(rows, counts, samples)
 
 
-def _plain(t: Tensor) -> Tensor:
+def plain(t: Tensor) -> Tensor:
+    """Numbers without a graph, on the CPU."""
     return t.detach().cpu()
 
 
