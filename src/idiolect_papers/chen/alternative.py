@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from idiolect.host.scores import interval
+from idiolect import interval
 
 from ..closed_forms import logistic
-from ..page import Claim, Row, judged
+from ..marks import Figure
+from ..page import NOT_STATED, ORDER, Row, Verdict, page_from_text
 from ..panels import Line, Panel
-from ..theory import theory_page, train
+from ..theory import train
 from .runs import (
     INNER_STEPS,
     LOCAL_STEPS,
@@ -24,11 +25,23 @@ from .runs import (
     AlternativeSize,
     Descent,
     LogisticCell,
+    Place,
     instance,
     slope,
 )
 
+NAME = "chen-alternative"
+WIDE = 0.2  # an exponent with half an interval above this is not known
+BASELINES = ("fedavg", "local")
+METHODS = {
+    "fedavg": "FedAvg",
+    "local": "Local",
+    "fedprox 4.4": "FedProx, λ of Thm 4.4",
+    "fedprox": "FedProx, λ validated",
+    "lp-proj": "lp-proj-2, λ validated",
+}
 Risks = Sequence[float] | np.ndarray  # one per R
+Crossings = Mapping[tuple[int, int], Sequence[float]]  # R_cross by (m, n) and seed
 
 
 def crossing(radii: Risks, fedavg: Risks, local: Risks) -> float:
@@ -48,36 +61,21 @@ def crossing(radii: Risks, fedavg: Risks, local: Risks) -> float:
     return float(np.exp(at[k] + (at[k + 1] - at[k]) * -gap[k] / (gap[k + 1] - gap[k])))
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds with half its 95 % interval (Student's t); None for one seed."""
-
-    mean: float
-    half: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
-        return cls(float(np.mean(values)), interval(list(values)))
-
-    def holds(self, value: float) -> bool:
-        """Whether the interval holds this value."""
-        return self.half is not None and abs(self.mean - value) <= self.half
-
-    def text(self, digits: int = 3) -> str:
-        half = "" if self.half is None else f" ± {self.half:.{digits}f}"
-        return f"{self.mean:.{digits}f}{half}"
+def estimate(values: Sequence[float], digits: int = 3) -> Figure:
+    """The mean over seeds with half its 95 % interval (Student's t), also where one is nan."""
+    return Figure(float(np.mean(values)), interval(list(values)), digits)
 
 
 @dataclass(frozen=True)
 class Exponents:
     """R²_cross ∝ (m/N)^one, and ∝ m^of_m N^-of_total where both are free; fitted seed by seed."""
 
-    one: Estimate
-    of_m: Estimate
-    of_total: Estimate
+    one: Figure
+    of_m: Figure
+    of_total: Figure
 
 
-def exponents(crossings: Mapping[tuple[int, int], Sequence[float]]) -> Exponents | None:
+def exponents(crossings: Crossings) -> Exponents | None:
     """From R_cross by (m, n) and seed; None where a place has no crossing."""
     places = list(crossings)
     R = np.array([crossings[place] for place in places])  # [places, seeds]
@@ -90,20 +88,27 @@ def exponents(crossings: Mapping[tuple[int, int], Sequence[float]]) -> Exponents
     one = np.stack([m - total, np.ones_like(m)], axis=1)
     free, *_ = np.linalg.lstsq(both, y, rcond=None)
     tied, *_ = np.linalg.lstsq(one, y, rcond=None)
-    return Exponents(Estimate.of(tied[0]), Estimate.of(free[0]), Estimate.of(free[1]))
+    return Exponents(estimate(tied[0]), estimate(free[0]), estimate(free[1]))
 
 
-# -- the page -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Span:
+    """The least and the largest of some ratios."""
 
-NAME = "chen-alternative"
-WIDE = 0.2  # an exponent with half an interval above this is not known
-METHODS = {
-    "fedavg": "FedAvg",
-    "local": "Local",
-    "fedprox 4.4": "FedProx, λ of Thm 4.4",
-    "fedprox": "FedProx, λ validated",
-    "lp-proj": "lp-proj-2, λ validated",
-}
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ratios: Iterable[float]) -> Span:
+        values = list(ratios)
+        return cls(min(values), max(values))
+
+    @property
+    def factor(self) -> float:
+        return self.high / self.low
+
+    def __str__(self) -> str:
+        return f"{self.low:.2f} to {self.high:.2f}"
 
 
 @dataclass(frozen=True)
@@ -115,8 +120,8 @@ class AlternativeResults:
     gaps: np.ndarray  # [seeds, T] of `Descent`
 
     @cached_property
-    def by_place(self) -> dict[tuple[int, int, float], list[dict[str, Any]]]:
-        out: dict[tuple[int, int, float], list[dict[str, Any]]] = {}
+    def by_place(self) -> dict[Place, list[dict[str, Any]]]:
+        out: dict[Place, list[dict[str, Any]]] = {}
         for cell, result in self.cells.items():
             out.setdefault(cell.place, []).append(result)
         return out
@@ -125,42 +130,52 @@ class AlternativeResults:
     def configurations(self) -> list[tuple[int, int]]:
         return [(m, n) for m in self.sizes.clients for n in self.sizes.samples]
 
+    def places(self, configurations: Iterable[tuple[int, int]] = ()) -> list[Place]:
+        """Every R at some (m, n); at all of them by default."""
+        some = configurations or self.configurations
+        return [(m, n, R) for m, n in some for R in self.sizes.radii]
+
     def over_seeds(
-        self, m: int, n: int, R: float, method: str, key: str = "aer", beside: str = "fedavg"
+        self, place: Place, method: str, key: str = "aer", beside: str = "fedavg"
     ) -> list[float]:
         """One figure per seed; of the seeds that have the method `beside` it too."""
-        results = self.by_place[m, n, R]
+        results = self.by_place[place]
         return [r[method][key] for r in results if method in r and beside in r]
 
-    def mean(
-        self, m: int, n: int, R: float, method: str, key: str = "aer", beside: str = "fedavg"
-    ) -> float:
-        return float(np.mean(self.over_seeds(m, n, R, method, key, beside)))
+    def mean(self, place: Place, method: str, key: str = "aer", beside: str = "fedavg") -> float:
+        return float(np.mean(self.over_seeds(place, method, key, beside)))
+
+    def best(self, place: Place, key: str = "aer", beside: str = "fedavg") -> float:
+        """The better of FedAvg and Local, by their means over seeds."""
+        return min(self.mean(place, method, key, beside) for method in BASELINES)
+
+    def rate(self, place: Place) -> float:
+        m, n, R = place
+        return logistic.rate(self.sizes.features, m, m * n, R)
+
+    def of_rate(self, m: int, n: int, key: str = "aer") -> list[float]:
+        """The better of both over the formula, for every R."""
+        return [self.best(p, key) / self.rate(p) for p in self.places([(m, n)])]
 
     def crossings(self, key: str = "aer") -> dict[tuple[int, int], list[float]]:
         """R_cross of every seed, by (m, n)."""
-        radii = self.sizes.radii
         out = {}
         for m, n in self.configurations:
-            risks = {
-                method: np.array([self.over_seeds(m, n, R, method, key) for R in radii])
-                for method in ("fedavg", "local")
-            }
+            fedavg, local = (
+                np.array([self.over_seeds(p, method, key) for p in self.places([(m, n)])])
+                for method in BASELINES
+            )
             out[m, n] = [
-                crossing(radii, risks["fedavg"][:, seed], risks["local"][:, seed])
+                crossing(self.sizes.radii, fedavg[:, seed], local[:, seed])
                 for seed in range(self.sizes.seeds)
             ]
         return out
 
-    def rate(self, m: int, n: int, R: float) -> float:
-        return logistic.rate(self.sizes.features, m, m * n, R)
-
-    def best(self, m: int, n: int, R: float, key: str = "aer", beside: str = "fedavg") -> float:
-        """The better of FedAvg and Local, by their means over seeds."""
-        return min(self.mean(m, n, R, method, key, beside) for method in ("fedavg", "local"))
-
-    def ratios(self, of: Callable[[int, int, float], float]) -> dict[tuple[int, int], list[float]]:
-        return {c: [of(*c, R) for R in self.sizes.radii] for c in self.configurations}
+    def first_order(self, m: int, n: int) -> float:
+        """R² of the crossing by `closed_forms.logistic.crossing`."""
+        s = instance(m, n, self.sizes.radii[0], 0, self.sizes.features)
+        _, truth = s.draw()
+        return logistic.crossing(s, truth, n) ** 2
 
     def deviation(self) -> float:
         """How far the AER of a run is from that of the exact minimiser, at most, relatively."""
@@ -172,6 +187,7 @@ class AlternativeResults:
         )
 
 
+# -- the page -------------------------------------------------------------------------------------
 def write(
     folder: Path,
     sizes: AlternativeSize | None = None,
@@ -184,208 +200,158 @@ def write(
     sizes = sizes or AlternativeSize()
     cells = list(sizes.cells())
     runs = [Descent(seed, **changes) for seed in range(descents)]
-    results = train([runs, cells], folder, NAME, workers)
-    gaps = np.array([results[run]["gaps"] for run in runs])
-    outcome = AlternativeResults(sizes, {cell: results[cell] for cell in cells}, gaps)
-    crossings = {key: outcome.crossings(key) for key in ("aer", "ier90")}
+    stored = train([runs, cells], folder, NAME, workers)
+    gaps = np.array([stored[run]["gaps"] for run in runs])
+    results = AlternativeResults(sizes, {cell: stored[cell] for cell in cells}, gaps)
+    crossings = {key: results.crossings(key) for key in ("aer", "ier90")}
     fits = {key: exponents(c) for key, c in crossings.items()}
-    large = {p: c for p, c in crossings["aer"].items() if p[1] > min(sizes.samples)}
-    return theory_page(
+    facts: dict[str, Any] = {
+        "sizes": sizes,
+        "run": runs[0],
+        "clients": _listed(sizes.clients),
+        "samples": _listed(sizes.samples),
+        "radii": _listed(sizes.radii),
+        "lams": _listed(sizes.lams),
+        "rounds": ROUNDS,
+        "local_steps": LOCAL_STEPS,
+        "inner_steps": INNER_STEPS,
+        "percent": 100 * results.deviation(),
+    }
+    large = exponents({p: c for p, c in crossings["aer"].items() if p[1] > min(sizes.samples)})
+    verdicts: dict[str, Verdict] = {}
+    for key, fit, without in (("aer", fits["aer"], large), ("ier", fits["ier90"], None)):
+        verdicts[key], *facts[key] = _exponent(results, fit, without)
+    for statements in (_alternative(results), _fedprox(results), _descent(results)):
+        facts |= statements[0]
+        verdicts |= statements[1]
+    return page_from_text(
         NAME,
-        facts={
-            "sizes": sizes,
-            "run": runs[0],
-            "clients": _listed(sizes.clients),
-            "samples": _listed(sizes.samples),
-            "radii": _listed(sizes.radii),
-            "lams": _listed(sizes.lams),
-            "rounds": ROUNDS,
-            "local_steps": LOCAL_STEPS,
-            "inner_steps": INNER_STEPS,
-            "percent": 100 * outcome.deviation(),
-        },
-        verdicts={},
-        more_claims=_claims(outcome, fits, exponents(large)),
+        facts,
+        verdicts,
         tables={
             "Where FedAvg and Local are equally good: R² of the crossing, ± half the 95 % interval "
-            "over seeds": _crossing_rows(outcome, crossings),
+            "over seeds": _crossing_rows(results, crossings),
             "Average excess risk × 10⁴, mean over seeds (λ: median of those chosen)": _risk_rows(
-                outcome, "aer"
+                results, "aer"
             ),
             "Individual excess risk × 10⁴, 90th percentile over clients, mean over seeds": (
-                _risk_rows(outcome, "ier90")
+                _risk_rows(results, "ier90")
             ),
         },
-        figures=_figures(outcome, crossings, fits),
-        panels=_panels(outcome, crossings["aer"]),
+        figures=_figures(results, crossings, fits),
+        panels=_panels(results, crossings["aer"]),
         seconds=time.perf_counter() - began,
     ).write(folder)
 
 
-# -- the claims -----------------------------------------------------------------------------------
-def _claims(
-    results: AlternativeResults, fits: dict[str, Exponents | None], large: Exponents | None
-) -> list[Claim]:
+# -- the claims: facts and verdicts ---------------------------------------------------------------
+Statements = tuple[dict[str, Any], dict[str, Verdict]]
+
+
+def _alternative(results: AlternativeResults) -> Statements:
     d = results.sizes.features
-    local = _range(results.ratios(lambda m, n, R: results.mean(m, n, R, "local") / (d / n)))
-    fedavg = _range(
-        results.ratios(lambda m, n, R: results.mean(m, n, R, "fedavg") / (d / (m * n) + R**2))
-    )
-    best = _range(results.ratios(lambda m, n, R: results.best(m, n, R) / results.rate(m, n, R)))
-    best90 = _range(
-        results.ratios(lambda m, n, R: results.best(m, n, R, "ier90") / results.rate(m, n, R))
-    )
-    claims = [
-        Claim(
-            "Local has AER and IER O(m/N), whatever R is (3.4), (3.6)",
-            f"AER / (d m/N) is {_span(local)} over all R, m and N (1/2 for N → ∞)",
-            "agrees" if local[1] <= 4 * local[0] else "same order",
-        ),
-        Claim(
-            "FedAvg has AER O(1/N + R²) (3.3)",
-            f"AER / (d/N + R²) is {_span(fedavg)}",
-            "agrees" if fedavg[1] <= 1 else "same order",
-        ),
-        _exponent_claim(
-            results, "R² ≍ m/N divides the two by AER (Theorem 3.3)", fits["aer"], large
-        ),
-        _exponent_claim(results, "and by IER (Theorem 3.3)", fits["ier90"], None),
-        Claim(
-            "the better of both has AER ≍ min(m/N, R²) + 1/N, which nothing improves on (Theorem "
-            "3.1, Corollary 3.1)",
-            f"measured / (min(d m/N, R²) + d/N) is {_span(best)}: constant up to a factor "
-            f"{best[1] / best[0]:.1f}, while the formula itself changes by a factor "
-            f"{_formula_span(results):.0f}; by the 90th percentile of the IER {_span(best90)}",
-            "agrees" if best[1] <= 6 * best[0] else "same order",
-        ),
-    ]
-    if results.sizes.tuned:
-        claims += _fedprox_claims(results)
-    return [*claims, _descent_claim(results)]
+    places = results.places()
+    local = Span.of(results.mean(p, "local") / (d / p[1]) for p in places)
+    fedavg = Span.of(results.mean(p, "fedavg") / (d / (p[0] * p[1]) + p[2] ** 2) for p in places)
+    best = Span.of(results.best(p) / results.rate(p) for p in places)
+    facts = {
+        "local": local,
+        "fedavg": fedavg,
+        "best": best,
+        "best90": Span.of(results.best(p, "ier90") / results.rate(p) for p in places),
+        "formula": Span.of(map(results.rate, places)),
+    }
+    return facts, {
+        "local": local.factor <= 4 or ORDER,
+        "fedavg": fedavg.high <= 1 or ORDER,
+        "best": best.factor <= 6 or ORDER,
+    }
 
 
-def _fedprox_claims(results: AlternativeResults) -> list[Claim]:
-    places = [(m, n, R) for m, n in results.sizes.tuned for R in results.sizes.radii]
+def _fedprox(results: AlternativeResults) -> Statements:
+    sizes = results.sizes
+    if not sizes.tuned:
+        return {}, dict.fromkeys(("fedprox", "conjecture", "lp_proj"))
+    places = results.places(sizes.tuned)
 
-    def against(method: str, of: Callable[[int, int, float], float]) -> tuple[float, float]:
-        ratios = [results.mean(*place, method) / of(*place) for place in places]
-        return min(ratios), max(ratios)
-
-    def bound(m: int, n: int, R: float) -> float:  # (3.8)
+    def bound(place: Place) -> float:  # (3.8)
+        m, n, R = place
         return min(1 / n, R / n**0.5) + 1 / (m * n)
 
-    upper = against("fedprox 4.4", bound)
+    def better(place: Place) -> float:
+        return results.best(place, beside="fedprox")
 
-    def better(m: int, n: int, R: float) -> float:
-        return results.best(m, n, R, beside="fedprox")
+    def ratios(method: str, of: Callable[[Place], float] = better) -> Span:
+        return Span.of(results.mean(place, method) / of(place) for place in places)
 
-    lag = against("fedprox 4.4", better)
-    tuned = against("fedprox", better)
-    lpproj = against("lp-proj", better)
-    worst = max(places, key=lambda p: results.mean(p[0], p[1], p[2], "fedprox") / better(*p))
-    total = worst[0] * worst[1]
-    lam = np.median(results.over_seeds(*worst, "fedprox", "lam"))
-    lags = "" if lag[1] <= 1.05 else f", up to {lag[1]:.1f} times that of the better baseline"
-    return [
-        Claim(
-            "FedProx with the λ of its proof has AER O(min(m/N, R √(m/N)) + 1/N), which is above "
-            "the lower bound for 1/(mN) ≪ R² ≪ m/N (3.8)",
-            f"AER / (min(m/N, R √(m/N)) + 1/N) is {_span(upper)}{lags}",
-            "agrees" if upper[1] <= 4 * results.sizes.features else "same order",
-        ),
-        Claim(
-            "conjecture: FedProx is minimax optimal too (Section 3.4)",
-            f"with λ chosen on validation data its AER is {_span(tuned)} times that of the better "
-            f"baseline; worst at N = {total}, R = {worst[2]:g}, with λ = {lam:g} of "
-            f"{_listed(results.sizes.lams)}",
-            "agrees" if tuned[1] <= 3 else "same order",
-        ),
-        Claim(
-            "–",
-            f"lp-proj-2 in {results.sizes.dim} of {results.sizes.features} dimensions, λ chosen on "
-            f"validation data: AER {_span(lpproj)} times that of the better baseline; the "
-            "untied dimensions keep Local's risk",
-            "not stated by the paper",
-        ),
-    ]
+    upper, lag, tuned = ratios("fedprox 4.4", bound), ratios("fedprox 4.4"), ratios("fedprox")
+    worst = max(places, key=lambda p: results.mean(p, "fedprox") / better(p))
+    facts = {
+        "upper": upper,
+        "lag": ""
+        if lag.high <= 1.05
+        else f", up to {lag.high:.1f} times that of the better baseline",
+        "tuned": tuned,
+        "worst": worst,
+        "worst_total": worst[0] * worst[1],
+        "worst_lam": np.median(results.over_seeds(worst, "fedprox", "lam")),
+        "lp_proj": ratios("lp-proj"),
+    }
+    return facts, {
+        "fedprox": upper.high <= 4 * sizes.features or ORDER,
+        "conjecture": tuned.high <= 3 or ORDER,
+        "lp_proj": NOT_STATED,
+    }
 
 
-def _exponent_claim(
-    results: AlternativeResults, paper: str, fit: Exponents | None, large: Exponents | None
-) -> Claim:
+def _exponent(
+    results: AlternativeResults, fit: Exponents | None, large: Exponents | None
+) -> tuple[bool | str, str, str]:
+    """The verdict on an exponent of 1, what was fitted, and the reason if it is another one."""
     if fit is None:
-        return Claim(paper, "FedAvg and Local do not cross within the measured R", "differs", "R")
+        return False, "FedAvg and Local do not cross within the measured R", "R"
     ours = (
-        f"R²_cross ∝ (m/N)^b with b = {fit.one.text()} (95 % interval over seeds); with both "
-        f"exponents free m^{fit.of_m.text()} N^-{fit.of_total.text()}"
+        f"R²_cross ∝ (m/N)^b with b = {fit.one} (95 % interval over seeds); with both "
+        f"exponents free m^{fit.of_m} N^-{fit.of_total}"
     )
     if large is not None:
-        ours += f"; without the smallest n, b = {large.one.text()}"
+        ours += f"; without the smallest n, b = {large.one}"
     if fit.one.half is None or fit.one.half > WIDE:
-        return Claim(paper, ours, "same order", "the interval is too wide to tell")
-    if fit.one.holds(1.0):
-        return Claim(paper, ours, "agrees")
+        return ORDER, ours, "the interval is too wide to tell"
+    if abs((fit.one.mean or 0.0) - 1) <= fit.one.half:
+        return True, ours, ""
     least = min(results.sizes.samples)
-    places = [(m, least, R) for m in results.sizes.clients for R in results.sizes.radii]
-    above = np.mean(
-        [results.mean(*p, "local") * 2 * least / results.sizes.features for p in places]
-    )
-    reason = (
+    places = results.places((m, least) for m in results.sizes.clients)
+    above = np.mean([results.mean(p, "local") * 2 * least / results.sizes.features for p in places])
+    return (
+        ORDER,
+        ours,
         f"the interval excludes 1: at n = {least} Local's AER is {above:.2f} times its limit "
-        "d/(2n), and at the larger R of its crossing FedAvg's grows more slowly than R²"
-    )
-    return Claim(paper, ours, "same order", reason)
-
-
-def _descent_claim(results: AlternativeResults) -> Claim:
-    fitted = Estimate.of([slope(gaps) for gaps in results.gaps])
-    mean = slope(results.gaps.mean(0))
-    return judged(
-        "with the steps of Theorem 4.4, E‖w_t − w̃‖² = O(1/t) (Lemma B.2)",
-        f"slope of log E‖w_t − w̃‖² in log t from round 8 on: {mean:.2f} (by seed {fitted.text(2)})",
-        mean <= -0.9,
+        "d/(2n), and at the larger R of its crossing FedAvg's grows more slowly than R²",
     )
 
 
-def _range(ratios: dict[tuple[int, int], list[float]]) -> tuple[float, float]:
-    values = [v for row in ratios.values() for v in row]
-    return min(values), max(values)
-
-
-def _span(ends: tuple[float, float]) -> str:
-    return f"{ends[0]:.2f} to {ends[1]:.2f}"
-
-
-def _formula_span(results: AlternativeResults) -> float:
-    low, high = _range(results.ratios(results.rate))
-    return high / low
+def _descent(results: AlternativeResults) -> Statements:
+    fitted = slope(results.gaps.mean(0))
+    by_seed = estimate([slope(gaps) for gaps in results.gaps], 2)
+    return {"descent": fitted, "by_seed": by_seed}, {"descent": fitted <= -0.9}
 
 
 # -- tables and pictures --------------------------------------------------------------------------
-def _first_order(results: AlternativeResults, m: int, n: int) -> float:
-    """R² of the crossing by `theory.logistic.crossing`."""
-    s = instance(m, n, results.sizes.radii[0], 0, results.sizes.features)
-    _, truth = s.draw()
-    return logistic.crossing(s, truth, n) ** 2
-
-
-def _crossing_rows(
-    results: AlternativeResults, crossings: dict[str, dict[tuple[int, int], list[float]]]
-) -> list[Row]:
+def _crossing_rows(results: AlternativeResults, crossings: Mapping[str, Crossings]) -> list[Row]:
     rows = []
     for m, n in results.configurations:
-        squares = {k: Estimate.of([R**2 for R in c[m, n]]) for k, c in crossings.items()}
-        ratio = [results.best(m, n, R) / results.rate(m, n, R) for R in results.sizes.radii]
+        by_aer, by_ier = (estimate([R**2 for R in c[m, n]], 4) for c in crossings.values())
         rows.append(
             {
                 "m": m,
                 "N": m * n,
                 "m/N": f"1/{n}",
-                "R² by AER": squares["aer"].text(4),
-                "R² by IER": squares["ier90"].text(4),
-                "R² for n → ∞": _first_order(results, m, n),
-                "R² N/m": squares["aer"].mean * n,
-                "best / formula": f"{min(ratio):.2f} to {max(ratio):.2f}",
+                "R² by AER": str(by_aer),
+                "R² by IER": str(by_ier),
+                "R² for n → ∞": results.first_order(m, n),
+                "R² N/m": (by_aer.mean or 0.0) * n,
+                "best / formula": str(Span.of(results.of_rate(m, n))),
             }
         )
     return rows
@@ -393,132 +359,128 @@ def _crossing_rows(
 
 def _risk_rows(results: AlternativeResults, key: str) -> list[Row]:
     rows = []
-    for m, n in results.sizes.tuned:
-        for R in results.sizes.radii:
-            row: Row = {"m": m, "N": m * n, "R": R}
-            for method, title in METHODS.items():
-                value = f"{1e4 * results.mean(m, n, R, method, key, 'fedprox'):.1f}"
-                if method not in ("fedavg", "local") and key == "aer":
-                    lam = np.median(results.over_seeds(m, n, R, method, "lam"))
-                    value += f" (λ {lam:.2g})"
-                row[title] = value
-            row["FedProx, λ of Thm 4.5"] = f"{1e4 * results.mean(m, n, R, 'fedprox 4.5', key):.1f}"
-            if key == "aer":
-                row["formula"] = f"{1e4 * results.rate(m, n, R):.1f}"
-            rows.append(row)
+    for place in results.places(results.sizes.tuned) if results.sizes.tuned else ():
+        m, n, R = place
+        row: Row = {"m": m, "N": m * n, "R": R}
+        for method, title in METHODS.items():
+            row[title] = f"{1e4 * results.mean(place, method, key, 'fedprox'):.1f}"
+            if method not in BASELINES and key == "aer":
+                row[title] += f" (λ {np.median(results.over_seeds(place, method, 'lam')):.2g})"
+        row["FedProx, λ of Thm 4.5"] = f"{1e4 * results.mean(place, 'fedprox 4.5', key):.1f}"
+        if key == "aer":
+            row["formula"] = f"{1e4 * results.rate(place):.1f}"
+        rows.append(row)
     return rows
 
 
 def _figures(
     results: AlternativeResults,
-    crossings: dict[str, dict[tuple[int, int], list[float]]],
-    fits: dict[str, Exponents | None],
+    crossings: Mapping[str, Crossings],
+    fits: Mapping[str, Exponents | None],
 ) -> dict[str, Any]:
-    def rounded(value: float) -> float:
-        return float(f"{value:.5g}")
+    def rounded(values: Iterable[float]) -> list[float]:
+        return [float(f"{value:.5g}") for value in values]
 
-    risks = [
-        {
-            "m": m,
-            "n": n,
-            "R": R,
-            **{
-                f"{method} {key}": [rounded(v) for v in results.over_seeds(m, n, R, method, key)]
-                for method in ("fedavg", "local")
-                for key in ("aer", "ier90")
-            },
-        }
-        for m, n in results.configurations
-        for R in results.sizes.radii
-    ]
     return {
-        "risks": risks,
+        "risks": [
+            dict(zip("mnR", place, strict=True))
+            | {
+                f"{method} {key}": rounded(results.over_seeds(place, method, key))
+                for method in BASELINES
+                for key in ("aer", "ier90")
+            }
+            for place in results.places()
+        ],
         "crossings": {
-            key: [{"m": m, "n": n, "R": [rounded(v) for v in R]} for (m, n), R in c.items()]
+            key: [{"m": m, "n": n, "R": rounded(R)} for (m, n), R in c.items()]
             for key, c in crossings.items()
         },
         "exponents": {
             key: None if fit is None else [fit.one.mean, fit.one.half] for key, fit in fits.items()
         },
-        "gaps": [[rounded(v) for v in row] for row in results.gaps],
+        "gaps": [rounded(row) for row in results.gaps],
         "deviation": results.deviation(),
     }
 
 
-def _panels(
-    results: AlternativeResults, crossings: dict[tuple[int, int], list[float]]
-) -> list[Panel]:
-    radii = list(results.sizes.radii)
-    shown = results.sizes.tuned or tuple(results.configurations[:1])
+def _band(label: str, x: Sequence[float], by_seed: Sequence[Sequence[float]], style: int) -> Line:
+    """Means over seeds, with a band from the least to the largest."""
+    means = [float(np.mean(values)) for values in by_seed]
+    low, high = ([end(values) for values in by_seed] for end in (min, max))
+    return Line(label, x, means, low, high, style=style, points=True)
+
+
+def _panels(results: AlternativeResults, crossings: Crossings) -> list[Panel]:
+    sizes = results.sizes
     panels = []
-    for m, n in shown:
-        lines = []
-        for number, (method, title) in enumerate(METHODS.items()):
-            if not results.over_seeds(m, n, radii[0], method):
-                continue
-            values = [results.over_seeds(m, n, R, method) for R in radii]
-            mean = [float(np.mean(v)) for v in values]
-            low, high = [min(v) for v in values], [max(v) for v in values]
-            lines.append(Line(title, radii, mean, low, high, style=number, points=True))
-        formula = [results.rate(m, n, R) / 2 for R in radii]
-        lines.append(Line("(min(d m/N, R²) + d/N) / 2", radii, formula, style=6, formula=True))
+    for m, n in sizes.tuned or results.configurations[:1]:
+        places = results.places([(m, n)])
+        lines = [
+            _band(title, sizes.radii, [results.over_seeds(p, method) for p in places], number)
+            for number, (method, title) in enumerate(METHODS.items())
+            if results.over_seeds(places[0], method)
+        ]
+        rate = [results.rate(p) / 2 for p in places]
+        formula = Line("(min(d m/N, R²) + d/N) / 2", sizes.radii, rate, style=6, formula=True)
         title = f"m = {m}, N = {m * n}"
-        panels.append(Panel(title, "heterogeneity R", "average excess risk", lines, log="xy"))
-    panels.append(_crossing_panel(results, crossings))
-    panels.append(_ratio_panel(results))
-    panels.append(_descent_panel(results))
-    return panels
-
-
-def _crossing_panel(
-    results: AlternativeResults, crossings: dict[tuple[int, int], list[float]]
-) -> Panel:
-    lines = []
-    shares = [1 / n for n in results.sizes.samples]
-    for number, m in enumerate(results.sizes.clients):
-        squares = [[R**2 for R in crossings[m, n]] for n in results.sizes.samples]
-        mean = [float(np.mean(v)) for v in squares]
-        low, high = [min(v) for v in squares], [max(v) for v in squares]
-        lines.append(Line(f"m = {m}", shares, mean, low, high, style=number, points=True))
-    m = results.sizes.clients[-1]
-    first = [_first_order(results, m, n) for n in results.sizes.samples]
-    lines.append(Line("first order: slope 1", shares, first, style=6, formula=True))
-    return Panel("where FedAvg = Local", "m/N", "R² of the crossing", lines, log="xy")
-
-
-def _ratio_panel(results: AlternativeResults) -> Panel:
-    m = results.sizes.clients[len(results.sizes.clients) // 2]
-    d = results.sizes.features
-    lines = []
-    for number, n in enumerate(results.sizes.samples):
-        across = [R**2 * n / d for R in results.sizes.radii]
-        ratio = [results.best(m, n, R) / results.rate(m, n, R) for R in results.sizes.radii]
-        lines.append(Line(f"N = {m * n}", across, ratio, style=number, points=True))
-    title = f"better of both / formula, m = {m}"
-    up = "AER / (min(d m/N, R²) + d/N)"
-    return Panel(title, "R² / (d m/N)", up, lines, log="x")
-
-
-def _descent_panel(results: AlternativeResults) -> Panel:
+        across, up = "heterogeneity R", "average excess risk"
+        panels.append(Panel(title, across, up, [*lines, formula], log="xy"))
+    shares = [1 / n for n in sizes.samples]
+    squares = {m: [[R**2 for R in crossings[m, n]] for n in sizes.samples] for m in sizes.clients}
+    first = [results.first_order(sizes.clients[-1], n) for n in sizes.samples]
+    middle = sizes.clients[len(sizes.clients) // 2]
     rounds = list(range(1, results.gaps.shape[1] + 1))
-    mean = results.gaps.mean(0)
-    line = mean[-1] * len(rounds) / np.array(rounds)
-    return Panel(
-        "FedProx by Theorem 4.4's steps",
-        "round t",
-        "‖w_t − w̃‖²",
-        [
-            Line(
-                f"mean of {len(results.gaps)} seeds",
-                rounds,
-                mean.tolist(),
-                results.gaps.min(0).tolist(),
-                results.gaps.max(0).tolist(),
-            ),
-            Line("1/t", rounds, line.tolist(), style=6, formula=True),
-        ],
-        log="xy",
-    )
+    mean, low, high = (f(results.gaps, axis=0) for f in (np.mean, np.min, np.max))
+    return [
+        *panels,
+        Panel(
+            "where FedAvg = Local",
+            "m/N",
+            "R² of the crossing",
+            [
+                *(_band(f"m = {m}", shares, squares[m], i) for i, m in enumerate(squares)),
+                Line("first order: slope 1", shares, first, style=6, formula=True),
+            ],
+            log="xy",
+        ),
+        Panel(
+            f"better of both / formula, m = {middle}",
+            "R² / (d m/N)",
+            "AER / (min(d m/N, R²) + d/N)",
+            [
+                Line(
+                    f"N = {middle * n}",
+                    [R**2 * n / sizes.features for R in sizes.radii],
+                    results.of_rate(middle, n),
+                    points=True,
+                )
+                for n in sizes.samples
+            ],
+            log="x",
+        ),
+        Panel(
+            "FedProx by Theorem 4.4's steps",
+            "round t",
+            "‖w_t − w̃‖²",
+            [
+                Line(
+                    f"mean of {len(results.gaps)} seeds",
+                    rounds,
+                    mean.tolist(),
+                    low.tolist(),
+                    high.tolist(),
+                ),
+                Line(
+                    "1/t",
+                    rounds,
+                    [float(mean[-1]) * len(rounds) / t for t in rounds],
+                    style=6,
+                    formula=True,
+                ),
+            ],
+            log="xy",
+        ),
+    ]
 
 
 def _listed(values: Iterable[float]) -> str:

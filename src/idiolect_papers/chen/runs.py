@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import idiolect as il
-from idiolect.data.federation import Federation
+from idiolect import FedAvg, Federation, FedProxSoft, Local, LpProj, Method, iterate, run
 from idiolect.data.sets.regression import LogisticRegression
-from idiolect.method import Method
-from idiolect.methods import FedAvg, FedProxSoft, Local, LpProj
-from idiolect.run.run import run
-from idiolect.task.task import Task
 
 from ..closed_forms import logistic
 from ..runs import Work
@@ -24,6 +20,7 @@ from ..runs import Work
 BALL = 2.0  # W = {||w|| <= 2}: all w*_i lie in it
 ROUNDS = 25  # of full gradients; seed 0 also says how far that is from the exact minimiser
 LOCAL_STEPS = 100
+Place = tuple[int, int, float]  # m, n, R
 INNER_STEPS = 8  # per round of FedProx and lp-proj, from where the last round ended
 
 
@@ -84,7 +81,7 @@ class LogisticCell(Work):
     lams: tuple[float, ...]
 
     @property
-    def place(self) -> tuple[int, int, float]:
+    def place(self) -> Place:
         return self.clients, self.samples, self.radius
 
     def cost(self) -> float:
@@ -93,47 +90,40 @@ class LogisticCell(Work):
     def describe(self) -> str:
         return f"m = {self.clients}, n = {self.samples}, R = {self.radius:g}, seed {self.seed}"
 
-    def train(self) -> dict[str, Any]:
+    @cached_property
+    def drawn(self) -> tuple[LogisticRegression, Federation, Tensor]:
+        """The instance, a federation of it and its truth."""
         s = instance(self.clients, self.samples, self.radius, self.seed, self.features)
-        return Trial(s, *s.draw(), self.seed).all(self.dim, self.lams, exact=self.seed == 0)
+        return s, *s.draw()
 
-
-@dataclass(frozen=True)
-class Trial:
-    """A federation with its truth."""
-
-    s: LogisticRegression
-    federation: Federation
-    truth: Tensor
-    seed: int
-
-    def all(self, dim: int, lams: tuple[float, ...], exact: bool) -> dict[str, Any]:
+    def train(self) -> dict[str, Any]:
         """{method: {aer, ier90, ...}}."""
-        beta = logistic.smoothness(self.federation)
+        s, federation, truth = self.drawn
+        exact = self.seed == 0
+        beta = logistic.smoothness(federation)
         out: dict[str, Any] = {
             "fedavg": self.score(FedAvg(lr=1 / beta, steps=1, ball=BALL), ROUNDS)[0],
             "local": self.score(Local(lr=1 / beta, steps=LOCAL_STEPS, ball=BALL), 1)[0],
         }
         if exact:
-            w = logistic.fedavg(self.federation, BALL).expand_as(self.truth)
+            w = logistic.fedavg(federation, BALL).expand_as(truth)
             out["fedavg"]["exact"] = self.risks(w)["aer"]
-            out["local"]["exact"] = self.risks(logistic.local(self.federation, BALL))["aer"]
-        if not lams:
+            out["local"]["exact"] = self.risks(logistic.local(federation, BALL))["aer"]
+        if not self.lams:
             return out
-        m = self.s.clients
-        n = int(self.federation.sizes("train")[0])
-        mu = logistic.constants(self.s, self.truth).mu
+        m, n = self.clients, int(federation.sizes("train")[0])
+        mu = logistic.constants(s, truth).mu
         one = torch.ones(m)
         for name, lam in (
-            ("fedprox 4.4", logistic.lam_for_aer(mu, self.s.radius, one, n * one)),
-            ("fedprox 4.5", logistic.lam_for_ier(mu, self.s.radius, m, m * n)),
+            ("fedprox 4.4", logistic.lam_for_aer(mu, s.radius, one, n * one)),
+            ("fedprox 4.5", logistic.lam_for_ier(mu, s.radius, m, m * n)),
         ):
             out[name] = self.score(soft(lam, beta), ROUNDS)[0] | {"lam": lam}
             if exact:
-                _, x = logistic.fedprox(self.federation, lam, BALL)
+                _, x = logistic.fedprox(federation, lam, BALL)
                 out[name]["exact"] = self.risks(x)["aer"]
-        out["fedprox"] = self.validated({lam: soft(lam, beta) for lam in lams})
-        out["lp-proj"] = self.validated({lam: tied(lam, beta, dim) for lam in lams})
+        out["fedprox"] = self.validated({lam: soft(lam, beta) for lam in self.lams})
+        out["lp-proj"] = self.validated({lam: tied(lam, beta, self.dim) for lam in self.lams})
         return out
 
     def validated(self, methods: dict[float, Method]) -> dict[str, Any]:
@@ -144,12 +134,13 @@ class Trial:
 
     def score(self, method: Method, rounds: int) -> tuple[dict[str, Any], float]:
         """Excess risks after a run with full gradients, and its loss on validation data."""
+        s, federation, _ = self.drawn
         result = run(
             method,
-            self.task,
-            self.federation,
+            logistic.task(s),
+            federation,
             rounds=rounds,
-            sample=self.s.clients,
+            sample=self.clients,
             batching="full",
             dtype="float64",
             seed=self.seed,
@@ -160,12 +151,9 @@ class Trial:
         x = result.session().personal_rows()
         return self.risks(x), float(result.seeds[0].final["valid"]["loss"])
 
-    @property
-    def task(self) -> Task:
-        return logistic.task(self.s)
-
     def risks(self, x: Tensor) -> dict[str, Any]:
-        each = logistic.ier(self.s, self.truth, x)
+        s, _, truth = self.drawn
+        each = logistic.ier(s, truth, x)
         return {"aer": float(logistic.aer(each)), "ier90": float(each.quantile(0.9))}
 
 
@@ -235,7 +223,7 @@ class Descent(Work):
             ball=BALL,
         )
         target, _ = logistic.fedprox(federation, LAM, BALL)
-        states = il.iterate(
+        states = iterate(
             method,
             logistic.task(s),
             federation,
