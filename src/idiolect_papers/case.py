@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from torch import nn
 
-from idiolect import Federation, Task, data, models
+from idiolect import Federation, Method, Task, data, models
+from idiolect.methods import SplitMethod
 from idiolect.study import Stock
 
 from .known_words import known_words
+
+HIDDEN = "32"  # units of the hidden layer for methods that need parts
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,13 @@ def stock_of(cases: Mapping[str, Case], **options: Any) -> Stock:
         {title: federation for title, (federation, _) in loaded.items()},
         {title: task for title, (_, task) in loaded.items()},
     )
+
+
+def case_for(method: Method, case: Case) -> Case:
+    """The case with a hidden layer if need be: a linear model has one part only."""
+    if isinstance(method, SplitMethod) and case.model == "linear":
+        return replace(case, model="mlp", model_options={"hidden": HIDDEN})
+    return case
 
 
 def majority_accuracy(federation: Federation) -> float:

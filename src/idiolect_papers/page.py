@@ -285,6 +285,14 @@ def _cell(value: Any) -> str:
     return "–" if value is None else str(value).replace("|", "\\|")
 
 
+def write_page(folder: Path, name: str, text: str, figures: Any) -> list[Path]:
+    """A page of another form, NAME.md, and the figures behind it, NAME.json."""
+    paths = [folder / f"{name}.md", folder / f"{name}.json"]
+    paths[0].write_text(text, "utf-8")
+    paths[1].write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return paths
+
+
 # -- the pages that list all others ---------------------------------------------------------------
 def _stored(folder: Path) -> list[Row]:
     return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]

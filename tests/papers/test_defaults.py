@@ -7,10 +7,20 @@ from pathlib import Path
 import pytest
 
 from idiolect.methods import METHODS, make_method
-from idiolect_papers.own import defaults as alone
-from idiolect_papers.own import defaults_page as defaults
-from idiolect_papers.own.defaults import FORMS, GRIDS, KINDS, Cell, Run, chosen, regrets, rows_of
-from idiolect_papers.own.defaults_page import EXPLAINED, page, tied_table
+from idiolect_papers.own import defaults
+from idiolect_papers.own.defaults import (
+    FEDERATIONS,
+    FORMS,
+    GRIDS,
+    TEXTS,
+    GridRun,
+    chosen,
+    page,
+    regrets,
+    rows_of,
+    tied_table,
+)
+from idiolect_papers.own.defaults import CandidateScore as Score
 
 DOCS = Path(__file__).parents[2] / "docs"
 STORED = json.loads((DOCS / "defaults.json").read_text())
@@ -19,17 +29,17 @@ OTHER_NAMES = {"lp-proj-1", "lp-proj-2", "feddeper*"}
 
 # -- the rule -----------------------------------------------------------------------------------
 def test_the_worst_regret_decides():
-    rows = [[Cell(0.9, 1, 1), Cell(0.5, 1, 1)], [Cell(0.8, 9, 9), Cell(0.7, 9, 9)]]
+    rows = [[Score(0.9, 1, 1), Score(0.5, 1, 1)], [Score(0.8, 9, 9), Score(0.7, 9, 9)]]
     assert regrets(rows) == pytest.approx([0.2, 0.1]) and chosen(rows) == 1
 
 
 def test_among_equals_fewer_gradients_win_then_fewer_bytes_then_the_smaller_regret():
-    best = [Cell(0.9, 100, 10)]
-    assert chosen([best, [Cell(0.895, 50, 99)]]) == 1
-    assert chosen([best, [Cell(0.895, 100, 5)]]) == 1
-    assert chosen([[Cell(0.895, 100, 10)], best]) == 1
+    best = [Score(0.9, 100, 10)]
+    assert chosen([best, [Score(0.895, 50, 99)]]) == 1
+    assert chosen([best, [Score(0.895, 100, 5)]]) == 1
+    assert chosen([[Score(0.895, 100, 10)], best]) == 1
     assert chosen([best, best]) == 0
-    assert chosen([best, [Cell(0.88, 1, 1)]]) == 0  # no tie: too far below
+    assert chosen([best, [Score(0.88, 1, 1)]]) == 0  # no tie: too far below
 
 
 # -- the stored figures --------------------------------------------------------------------------
@@ -41,9 +51,9 @@ def test_every_method_has_a_grid_and_the_stored_grids_are_those_of_the_code():
 
 
 def test_at_least_six_federations_decided():
-    assert list(STORED["settings"]["federations"]) == list(KINDS) and len(KINDS) >= 6
+    assert list(STORED["settings"]["federations"]) == list(FEDERATIONS) and len(FEDERATIONS) >= 6
     for name, grid in STORED["grids"].items():
-        assert len(grid["cells"]) == len(KINDS) * len(GRIDS[name].variants)
+        assert len(grid["cells"]) == len(FEDERATIONS) * len(GRIDS[name].variants)
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -71,8 +81,8 @@ def test_the_page_is_that_of_the_figures():
 )
 def test_a_cell_comes_out_again(method, title):
     grid = STORED["grids"][method]
-    fields = GRIDS[method].given(grid["candidates"][grid["chosen"]], {})
-    found = Run(title, method, tuple(sorted(fields.items())), seed=0).train()
+    candidate = grid["candidates"][grid["chosen"]]
+    found = GRIDS[method].run(candidate, {}, title, seed=0).train()
     stored = grid["cells"][title][grid["chosen"]]
     assert found["accuracy"] == pytest.approx(stored["accuracy"][0], abs=0.015)
 
@@ -80,7 +90,7 @@ def test_a_cell_comes_out_again(method, title):
 # -- where collaboration helps -------------------------------------------------------------------
 def test_collaboration_helps_on_some_federations_and_not_on_all():
     helps = [title for title, row in STORED["local"].items() if row["helps"]]
-    assert "digits, iid" in helps and len(helps) < len(KINDS)
+    assert "digits, iid" in helps and len(helps) < len(FEDERATIONS)
 
 
 def test_every_method_is_compared_where_collaboration_helps():
@@ -96,7 +106,9 @@ def test_no_default_is_worse_than_local_and_one_that_is_not_better_is_explained(
         for name, figures in row["methods"].items()
     }
     assert "worse" not in verdicts.values()
-    assert {name for name, verdict in verdicts.items() if verdict != "better"} == set(EXPLAINED)
+    assert {name for name, verdict in verdicts.items() if verdict != "better"} == set(
+        TEXTS["explained"]
+    )
 
 
 def test_a_difference_is_worse_only_beyond_its_interval():
@@ -104,7 +116,7 @@ def test_a_difference_is_worse_only_beyond_its_interval():
         cells = [
             [{"accuracy": v, "gradients": 1} for v in column] for column in zip(*pairs, strict=True)
         ]
-        return alone._row(*cells)["verdict"]
+        return defaults._difference(*cells)["verdict"]
 
     assert row((0.5, 0.6), (0.51, 0.61)) == "worse"
     assert row((0.5, 0.6), (0.61, 0.6)) == "within the interval"
@@ -143,7 +155,7 @@ def test_a_small_grid_writes_its_page_and_a_second_start_runs_nothing_again(tmp_
     def refuse(self):
         raise AssertionError(f"{self.describe()} was stored")
 
-    monkeypatch.setattr(Run, "train", refuse)
+    monkeypatch.setattr(GridRun, "train", refuse)
     defaults.write(tmp_path, **SMALL)
     assert text.read_text() == before and json.loads(figures.read_text()) == stored
 

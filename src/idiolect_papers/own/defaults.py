@@ -12,37 +12,35 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from idiolect import (
-    METHODS,
-    Federation,
-    Method,
-    Task,
-    data,
-    interval,
-    make_method,
-    models,
-    run,
-)
-from idiolect.methods import SplitMethod
+from idiolect import METHODS, Federation, Method, Task, interval, make_method, run
 from idiolect.study import finish, job_progress
 
+from ..case import Case, case_for
+from ..page import Row, table, write_page
 from ..runs import Work
+from ..texts import read_text
 
 TIE = 0.01  # of accuracy: smaller differences are noise
 SAME = 0.05  # costs that differ by less are the same
+ROUNDS = 50
+SEEDS = 2  # of the grid
+CHECKED = 3  # seeds of the comparison with Local
+TEXTS = read_text("defaults")
+Fields = dict[str, Any]
 
 
+# -- the rule -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Cell:
+class CandidateScore:
     """What a candidate has reached on one federation, or one variant of the method on it."""
 
     accuracy: float  # on validation data, the mean over seeds
@@ -50,36 +48,34 @@ class Cell:
     bytes: float
 
 
-def regrets(rows: Sequence[Sequence[Cell]]) -> list[float]:
+def regrets(rows: Sequence[Sequence[CandidateScore]]) -> list[float]:
     """The worst regret of each candidate; rows[candidate][federation].
 
-    >>> good, bad = Cell(0.9, 1, 1), Cell(0.5, 1, 1)
-    >>> [round(r, 3) for r in regrets([[good, bad], [Cell(0.8, 1, 1), good]])]
+    >>> good, bad, fair = (CandidateScore(a, 1, 1) for a in (0.9, 0.5, 0.8))
+    >>> [round(r, 3) for r in regrets([[good, bad], [fair, good]])]
     [0.4, 0.1]
     """
-    best = [max(cell.accuracy for cell in column) for column in zip(*rows, strict=True)]
-    return [max(b - cell.accuracy for b, cell in zip(best, row, strict=True)) for row in rows]
+    best = [max(score.accuracy for score in column) for column in zip(*rows, strict=True)]
+    return [max(b - score.accuracy for b, score in zip(best, row, strict=True)) for row in rows]
 
 
-def chosen(rows: Sequence[Sequence[Cell]]) -> int:
+def chosen(rows: Sequence[Sequence[CandidateScore]]) -> int:
     """The place of the candidate that the rule takes.
 
-    >>> cheap, costly = Cell(0.895, 10, 1), Cell(0.9, 100, 1)
-    >>> chosen([[costly], [cheap]]), chosen([[costly], [Cell(0.88, 10, 1)]])
+    >>> cheap, costly = CandidateScore(0.895, 10, 1), CandidateScore(0.9, 100, 1)
+    >>> chosen([[costly], [cheap]]), chosen([[costly], [CandidateScore(0.88, 10, 1)]])
     (1, 0)
     """
     worst = regrets(rows)
     least = min(worst)
     ties = [i for i, regret in enumerate(worst) if regret <= least + TIE + 1e-9]
-
     for cost in ("gradients", "bytes"):
-        costs = {i: sum(getattr(cell, cost) for cell in rows[i]) for i in ties}
+        costs = {i: sum(getattr(score, cost) for score in rows[i]) for i in ties}
         ties = [i for i in ties if costs[i] <= (1 + SAME) * min(costs.values())]
     return min(ties, key=lambda i: (round(worst[i], 6), i))
 
 
-HIDDEN = "32"  # units of the models with a hidden layer
-
+# -- the federations ------------------------------------------------------------------------------
 # Where a form begins among scikit-learn's digits. They are stored as they were scanned, and the
 # labels repeat a form of about 130 digits that the writers filled in.
 FORMS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667)
@@ -102,64 +98,35 @@ def digits_by_form(seed: int) -> Federation:
     )
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A federation of the grid: its data, its model, and how many clients are heard per round."""
-
-    text: str  # how it differs from the others
-    heard: int
-    make: Callable[[int], Federation] | None = None  # seed -> data
-    name: str = ""  # or a data set by name
-    options: dict[str, Any] = field(default_factory=dict)
-    linear: bool = False  # a linear model, where the method needs no parts
-
-    def load(self, seed: int) -> Federation:
-        """Another seed is another draw of the data, and another split."""
-        if self.make is not None:
-            return self.make(seed)
-        return data.load(self.name, **self.options, seed=seed)
-
-    def task(self, shape: tuple[int, ...], parts: bool) -> Task:
-        """`parts`: a method for parts of a model, hence one with a hidden layer in any case."""
-        if self.linear and not parts:
-            return Task(partial(models.make, "linear", shape, 10))
-        return Task(partial(models.make, "mlp", shape, 10, hidden=HIDDEN))
+def _digits(clients_per_round: int, **options: Any) -> Case:
+    return Case("digits", "mlp", options, {"hidden": "32"}, clients_per_round)
 
 
-def _digits(text: str, clients_per_round: int, **options: Any) -> Kind:
-    return Kind(text, clients_per_round, name="digits", options=options)
+def _synthetic(**options: Any) -> Case:
+    return Case("synthetic", "linear", {"clients": 50, **options}, {}, 10)
 
 
-def _synthetic(text: str, **options: Any) -> Kind:
-    return Kind(text, 10, name="synthetic", options={"clients": 50, **options}, linear=True)
-
-
-KINDS = {
-    "digits, iid": _digits("alike, 29 training samples each", 10, clients=40, partition="iid"),
-    "digits, 2 classes": _digits("labels unlike", 5, clients=20, classes_per_client=2),
-    "digits, 5 classes": _digits("labels partly alike", 5, clients=20, classes_per_client=5),
-    "digits, by form": Kind("natural: one form filled in by hand each", 5, digits_by_form),
-    "Synthetic(0, 0)": _synthetic("models unlike", alpha=0.0, beta=0.0),
-    "Synthetic(1, 1)": _synthetic("models and inputs unlike", alpha=1.0, beta=1.0),
+FEDERATIONS = {
+    "digits, iid": _digits(10, clients=40, partition="iid"),
+    "digits, 2 classes": _digits(5, clients=20, classes_per_client=2),
+    "digits, 5 classes": _digits(5, clients=20, classes_per_client=5),
+    "digits, by form": Case(digits_by_form, "mlp", {}, {"hidden": "32"}, 5),
+    "Synthetic(0, 0)": _synthetic(alpha=0.0, beta=0.0),
+    "Synthetic(1, 1)": _synthetic(alpha=1.0, beta=1.0),
 }
 
 
 @lru_cache(maxsize=8)
 def loaded(title: str, seed: int) -> Federation:
-    """The data of a federation."""
-    return KINDS[title].load(seed)
+    """Another seed is another draw of the data, and another split."""
+    return FEDERATIONS[title].load(seed=seed)[0]
 
 
-@lru_cache(maxsize=8)
-def task_of(title: str, parts: bool) -> Task:
-    """The model of a federation."""
-    return KINDS[title].task(tuple(loaded(title, 0).inputs.shape[1:]), parts)
+def task_of(title: str, method: Method) -> Task:
+    return case_for(method, FEDERATIONS[title]).task(loaded(title, 0))
 
 
-Fields = dict[str, Any]
-Outcome = dict[str, Any]
-
-
+# -- the grids ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Grid:
     """The candidates of one method."""
@@ -168,12 +135,14 @@ class Grid:
     candidates: tuple[Fields, ...]
     variants: tuple[Fields, ...] = ({},)  # the default must serve all of them
 
-    def given(self, candidate: Fields, variant: Fields) -> Fields:
-        """The fields of a run, without those that have no effect."""
+    def run(
+        self, candidate: Fields, variant: Fields, title: str, seed: int, rounds: int = ROUNDS
+    ) -> GridRun:
+        """The run behind a cell, without fields that have no effect."""
         fields = {**candidate, **variant}
         if fields.get("p") == 1:
             fields.pop("share", None)  # of lp-proj with p = 2 only
-        return fields
+        return GridRun.of(title, self.method, fields, seed, rounds=rounds)
 
 
 def every(*first: Fields, **values: tuple) -> tuple[Fields, ...]:
@@ -295,12 +264,12 @@ GRIDS = {
 }
 
 
+# -- the runs -------------------------------------------------------------------------------------
 FORMAT = 2  # of the stored runs: a change in what a run means makes the old ones void
-ROUNDS = 50
 
 
 @dataclass(frozen=True)
-class Run(Work):
+class GridRun(Work):
     """A run, and the part of the data that its figure is about: "valid" or "test"."""
 
     federation: str
@@ -310,14 +279,18 @@ class Run(Work):
     part: str = "valid"
     rounds: int = ROUNDS
 
+    @classmethod
+    def of(cls, title: str, method: str, fields: Fields, seed: int, **options: Any) -> GridRun:
+        return cls(title, method, tuple(sorted(fields.items())), seed, **options)
+
     def make(self) -> Method:
         return make_method(self.method, **dict(self.fields))
 
     def settings(self) -> dict[str, Any]:
-        sample = 0 if self.make().traits.hears_all else KINDS[self.federation].heard
+        case = FEDERATIONS[self.federation]
         return {
             "rounds": self.rounds,
-            "sample": sample,
+            "sample": 0 if self.make().traits.hears_all else case.clients_per_round,
             "seed": self.seed,
             "eval_every": 0,
             "threads": 1,
@@ -326,16 +299,16 @@ class Run(Work):
     def key(self) -> str:
         """What the result depends on but the code: runs are kept from version to version."""
         method = self.make()
-        kind = {"options": KINDS[self.federation].options, "title": self.federation}
+        case = {"options": FEDERATIONS[self.federation].options, "title": self.federation}
         name = type(method).__name__
-        parts = [FORMAT, kind, name, method.as_dict(), self.settings(), self.part]
+        parts = [FORMAT, case, name, method.as_dict(), self.settings(), self.part]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
     def train(self) -> dict[str, Any]:
         began = time.process_time()
         method = self.make()
         federation = loaded(self.federation, self.seed)
-        task = task_of(self.federation, isinstance(method, SplitMethod))
+        task = task_of(self.federation, method)
         summary = run(method, task, federation, progress=False, **self.settings()).summary()
         figures = summary if self.part == "test" else summary["valid"]
         return {
@@ -354,86 +327,162 @@ class Run(Work):
         return f"{self.federation}: {self.method}:{fields}, {self.part}, seed {self.seed}"
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Where finished runs are kept, and how many are at work at once."""
+Outcome = dict[str, Any]  # of a run
 
-    path: Path
+# names that stand for a variant of a method of the grids
+NAMES = {"lp-proj": ("lp-proj-1", "lp-proj-2"), "feddeper": ("feddeper", "feddeper*")}
+TITLE = "digits, iid"
+TIED = (21, 150, 600, 1200, 2410)  # d_sub; the last is d, tied by the identity
+# RSA is p = 1 with all of R^d tied. Its default has this λ, and its server, which adds what 10
+# clients send, moves by η λ 10 = 0.03 per round: with lp-proj's mean that is η = 3.
+AS_RSA = "lp-proj-1 (lam 0.01, lr 3)"
+ROWS: dict[str, Fields] = {"lp-proj-1": {}, AS_RSA: {"lam": 0.01, "lr": 3.0}, "lp-proj-2": {}}
+
+
+@dataclass(frozen=True)
+class DefaultsStudy:
+    """All cells of some grids, and what was chosen against Local."""
+
+    path: Path  # of the finished runs
+    federations: Sequence[str] = tuple(FEDERATIONS)
+    rounds: int = ROUNDS
+    seeds: int = SEEDS
+    checked: int = CHECKED
     workers: int = 2
 
-    def __call__(self, todo: Sequence[Run]) -> dict[Run, Outcome]:
-        """The results of these runs, stored before or run now."""
+    def results(self, todo: Sequence[GridRun]) -> dict[GridRun, Outcome]:
+        """Stored before or run now."""
         with job_progress(todo) as bar:
             return finish(todo, self.path, self.workers, bar.report)
 
-
-Row = dict[str, Any]
-
-
-def run_of(
-    grid: Grid, candidate: Fields, variant: Fields, title: str, seed: int, **more: Any
-) -> Run:
-    """The run behind a cell."""
-    fields = grid.given(candidate, variant)
-    return Run(title, grid.method, tuple(sorted(fields.items())), seed, **more)
-
-
-def choose(
-    runs: Runs, grids: Sequence[Grid], federations: Sequence[str], seeds: int, rounds: int
-) -> dict[str, Row]:
-    """Every cell of every grid, and the rule's choice, as plain data by method."""
-    todo = [
-        run_of(grid, candidate, variant, title, seed, rounds=rounds)
-        for grid in grids
-        for candidate in grid.candidates
-        for variant in grid.variants
-        for title in federations
-        for seed in range(seeds)
-    ]
-    results = runs(todo)
-    return {g.method: _stored(g, results, federations, seeds, rounds) for g in grids}
-
-
-def _stored(
-    grid: Grid, results: Mapping[Run, Outcome], federations: Sequence[str], seeds: int, rounds: int
-) -> Row:
-    cells: dict[str, list[Row]] = {}
-    for variant in grid.variants:
-        for title in federations:
-            column = []
-            for candidate in grid.candidates:
-                by_seed = [
-                    results[run_of(grid, candidate, variant, title, seed, rounds=rounds)]
-                    for seed in range(seeds)
+    def choose(self, grids: Sequence[Grid]) -> dict[str, Row]:
+        """Every cell of every grid, and the rule's choice, as plain data by method."""
+        jobs = {
+            grid.method: {
+                cell_name(title, variant): [
+                    [grid.run(c, variant, title, s, self.rounds) for s in range(self.seeds)]
+                    for c in grid.candidates
                 ]
-                column.append(
-                    {
-                        "accuracy": [f["accuracy"] for f in by_seed],
-                        "gradients": _mean([f["gradients"] for f in by_seed]),
-                        "bytes": _mean([f["bytes"] for f in by_seed]),
-                    }
-                )
-            cells[cell_name(title, variant)] = column
-    rows = rows_of(cells)
-    return {
-        "candidates": list(grid.candidates),
-        "variants": list(grid.variants),
-        "cells": cells,
-        "regrets": [round(r, 4) for r in regrets(rows)],
-        "chosen": chosen(rows),
-    }
+                for variant in grid.variants
+                for title in self.federations
+            }
+            for grid in grids
+        }
+        every = [
+            job
+            for columns in jobs.values()
+            for column in columns.values()
+            for by_seed in column
+            for job in by_seed
+        ]
+        results = self.results(every)
+        stored = {}
+        for grid in grids:
+            cells = {
+                name: [_cell([results[job] for job in by_seed]) for by_seed in column]
+                for name, column in jobs[grid.method].items()
+            }
+            rows = rows_of(cells)
+            stored[grid.method] = {
+                "candidates": list(grid.candidates),
+                "variants": list(grid.variants),
+                "cells": cells,
+                "regrets": [round(r, 4) for r in regrets(rows)],
+                "chosen": chosen(rows),
+            }
+        return stored
+
+    def against_local(self, fields: Mapping[str, Fields]) -> dict[str, Row]:
+        """Federation -> method -> test accuracy, that of Local, and their difference.
+
+        Federations on which collaboration does not clearly help have FedAvg's row alone.
+        """
+        if not {"local", "fedavg"} <= set(fields):
+            return {}
+        names = [name for method in fields for name in NAMES.get(method, (method,))]
+        names.remove("local")
+        titles = self.federations
+        shared = self._differences([("fedavg", title) for title in titles], fields, equal=False)
+        helps = [title for title in titles if shared["fedavg", title]["verdict"] == "better"]
+        every = self._differences([(n, title) for title in helps for n in names], fields, True)
+        return {
+            title: {
+                "helps": title in helps,
+                "fedavg": shared["fedavg", title],
+                "methods": {n: every[n, title] for n in names} if title in helps else {},
+            }
+            for title in titles
+        }
+
+    def _differences(
+        self, pairs: Sequence[tuple[str, str]], fields: Mapping[str, Fields], equal: bool
+    ) -> dict[tuple[str, str], Row]:
+        """Methods on federations less Local: with equal gradients, or as it was chosen."""
+        mine = {
+            (name, title): self._test_runs(title, name, _fields(name, fields), self.rounds)
+            for name, title in pairs
+        }
+        outcomes = self.results([job for jobs in mine.values() for job in jobs])
+        alone = {}
+        for (name, title), jobs in mine.items():
+            steps, rounds = fields["local"]["steps"], self.rounds
+            if equal:
+                steps, rounds = _spread(max(outcomes[job]["gradients"] for job in jobs), rounds)
+            local = {**fields["local"], "steps": steps}
+            alone[name, title] = self._test_runs(title, "local", local, rounds)
+        outcomes |= self.results([job for jobs in alone.values() for job in jobs])
+        return {
+            pair: _difference([outcomes[j] for j in mine[pair]], [outcomes[j] for j in alone[pair]])
+            for pair in pairs
+        }
+
+    def _test_runs(self, title: str, method: str, fields: Fields, rounds: int) -> list[GridRun]:
+        options = {"part": "test", "rounds": rounds}
+        return [GridRun.of(title, method, fields, s, **options) for s in range(self.checked)]
+
+    def tied_part(self, fields: Mapping[str, Fields], dims: Sequence[int]) -> list[Row]:
+        """Test accuracy of lp-proj-1 and lp-proj-2 for each d_sub, with the chosen settings.
+
+        The tie of p = 1 pulls with λ in each of d_sub directions, however small the gap: for many
+        directions it needs a smaller λ, and it is also run with that of RSA. Projection
+        `contiguous`, whose cost does not grow with d_sub; the identity for d itself.
+        """
+        if "lp-proj" not in fields:
+            return []
+        d = task_of(TITLE, make_method("lp-proj")).d
+        jobs = {}
+        for row, dim in product(ROWS, dims):
+            kind = {"projection": "identity", "dim": 0} if dim >= d else {"dim": dim}
+            own = {"projection": "contiguous", **fields["lp-proj"], **kind, **ROWS[row]}
+            jobs[row, dim] = self._test_runs(TITLE, row.split(" ")[0], own, self.rounds)
+        outcomes = self.results([job for by_seed in jobs.values() for job in by_seed])
+
+        def mean(row: str, dim: int) -> float:
+            return round(float(np.mean([outcomes[j]["accuracy"] for j in jobs[row, dim]])), 4)
+
+        return [
+            {"dim": dim, "share": round(dim / d, 4), **{row: mean(row, dim) for row in ROWS}}
+            for dim in dims
+        ]
 
 
 def cell_name(title: str, variant: Fields) -> str:
     """A column of a grid: a federation, and the variant of the method where it has several."""
-    shown = {k: f"{v:g}" if isinstance(v, float | int) else v for k, v in variant.items()}
-    return ", ".join([title, *(f"{name} {value}" for name, value in shown.items())])
+    return ", ".join([title, *([_words(variant)] if variant else [])])
 
 
-def rows_of(cells: Mapping[str, Sequence[Row]]) -> list[list[Cell]]:
+def _cell(by_seed: Sequence[Outcome]) -> Row:
+    return {
+        "accuracy": [outcome["accuracy"] for outcome in by_seed],
+        "gradients": _mean([outcome["gradients"] for outcome in by_seed]),
+        "bytes": _mean([outcome["bytes"] for outcome in by_seed]),
+    }
+
+
+def rows_of(cells: Mapping[str, Sequence[Row]]) -> list[list[CandidateScore]]:
     """The stored cells as the rule takes them: rows[candidate][federation]."""
     columns = [
-        [Cell(_mean(c["accuracy"]), c["gradients"], c["bytes"]) for c in column]
+        [CandidateScore(_mean(c["accuracy"]), c["gradients"], c["bytes"]) for c in column]
         for column in cells.values()
     ]
     return [list(row) for row in zip(*columns, strict=True)]
@@ -441,62 +490,6 @@ def rows_of(cells: Mapping[str, Sequence[Row]]) -> list[list[Cell]]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-# names that stand for a variant of a method of the grids
-NAMES = {"lp-proj": ("lp-proj-1", "lp-proj-2"), "feddeper": ("feddeper", "feddeper*")}
-
-
-def against_local(
-    runs: Runs, fields: Mapping[str, Fields], federations: Sequence[str], seeds: int, rounds: int
-) -> dict[str, dict[str, Any]]:
-    """Federation -> method -> test accuracy, that of Local, and their difference.
-
-    Federations on which collaboration does not clearly help have FedAvg's row alone.
-    """
-    if not {"local", "fedavg"} <= set(fields):
-        return {}
-    names = [name for method in fields for name in NAMES.get(method, (method,))]
-    names.remove("local")
-
-    def job(name: str, title: str, seed: int, run_fields: Fields, rounds: int = rounds) -> Run:
-        return Run(title, name, tuple(sorted(run_fields.items())), seed, "test", rounds)
-
-    def rows(pairs: Sequence[tuple[str, str]], alone: bool) -> dict[tuple[str, str], dict]:
-        method_runs = {
-            (name, title): [job(name, title, seed, _fields(name, fields)) for seed in range(seeds)]
-            for name, title in pairs
-        }
-        outcomes = runs([run for some in method_runs.values() for run in some])
-        equal = {}
-        for (name, title), some in method_runs.items():
-            gradients = max(outcomes[run]["gradients"] for run in some)
-            steps, length = (
-                _spread(gradients, rounds) if alone else (fields["local"]["steps"], rounds)
-            )
-            local = {**fields["local"], "steps": steps}
-            equal[name, title] = [job("local", title, s, local, length) for s in range(seeds)]
-        outcomes |= runs([run for some in equal.values() for run in some])
-        return {
-            pair: _row(
-                [outcomes[run] for run in method_runs[pair]], [outcomes[run] for run in equal[pair]]
-            )
-            for pair in pairs
-        }
-
-    shared = rows([("fedavg", title) for title in federations], alone=False)
-    helps = [title for title in federations if shared["fedavg", title]["verdict"] == "better"]
-    every = rows([(name, title) for title in helps for name in names], alone=True)
-    by_federation: dict[str, dict[str, Any]] = {}
-    for title in federations:
-        by_federation[title] = {
-            "helps": title in helps,
-            "fedavg": shared["fedavg", title],
-            "methods": {},
-        }
-        if title in helps:
-            by_federation[title]["methods"] = {name: every[name, title] for name in names}
-    return by_federation
 
 
 def _fields(name: str, fields: Mapping[str, Fields]) -> Fields:
@@ -516,7 +509,7 @@ def _spread(gradients: float, rounds: int) -> tuple[int, int]:
     return math.ceil(gradients / rounds), rounds
 
 
-def _row(mine: Sequence[dict], alone: Sequence[dict]) -> dict[str, Any]:
+def _difference(mine: Sequence[Outcome], alone: Sequence[Outcome]) -> Row:
     gaps = [a["accuracy"] - b["accuracy"] for a, b in zip(mine, alone, strict=True)]
     half = interval(gaps) or 0.0
     gap = float(np.mean(gaps))
@@ -531,46 +524,148 @@ def _row(mine: Sequence[dict], alone: Sequence[dict]) -> dict[str, Any]:
     }
 
 
-TITLE = "digits, iid"
-TIED = (21, 150, 600, 1200, 2410)  # d_sub; the last is d, tied by the identity
-# RSA is p = 1 with all of R^d tied. Its default has this λ, and its server, which adds what 10
-# clients send, moves by η λ 10 = 0.03 per round: with lp-proj's mean that is η = 3.
-AS_RSA = "lp-proj-1 (lam 0.01, lr 3)"
-ROWS: dict[str, Fields] = {"lp-proj-1": {}, AS_RSA: {"lam": 0.01, "lr": 3.0}, "lp-proj-2": {}}
-
-
-def tied_part(
-    runs: Runs, fields: Mapping[str, Fields], dims: Sequence[int], seeds: int, rounds: int
-) -> list[dict[str, Any]]:
-    """Test accuracy of lp-proj-1 and lp-proj-2 for each d_sub, with the chosen settings.
-
-    The tie of p = 1 pulls with λ in each of d_sub directions, however small the gap: for many
-    directions it needs a smaller λ, and it is also run with that of RSA.
-    """
-    if "lp-proj" not in fields:
-        return []
-    d = task_of(TITLE, parts=False).d
-    jobs = {
-        (row, dim, seed): _run(row, dim, d, seed, fields["lp-proj"], rounds)
-        for row in ROWS
-        for dim in dims
-        for seed in range(seeds)
-    }
-    outcomes = runs(list(jobs.values()))
-
-    def mean(row: str, dim: int) -> float:
-        accuracies = [outcomes[jobs[row, dim, seed]]["accuracy"] for seed in range(seeds)]
-        return round(float(np.mean(accuracies)), 4)
-
-    return [
-        {"dim": dim, "share": round(dim / d, 4), **{row: mean(row, dim) for row in ROWS}}
-        for dim in dims
+# -- the page -------------------------------------------------------------------------------------
+def page(stored: Row) -> str:
+    """The whole page."""
+    settings = stored["settings"]
+    draws = "one draw" if settings["seeds"] == 1 else f"{settings['seeds']} draws"
+    parts = [
+        TEXTS["head"].format(**settings, draws=draws, table=_federations(settings["federations"])),
+        TEXTS["chosen"].format(table=_chosen(stored["grids"])),
+        _against_local(stored),
     ]
+    if stored["tied"]:
+        parts.append(TEXTS["tied_part"].format(title=TITLE, table=tied_table(stored["tied"])))
+    parts += [_grids(stored["grids"]), TEXTS["seen"]]
+    return "\n".join(part for part in parts if part) + "\n"
 
 
-def _run(row: str, dim: int, d: int, seed: int, fields: Fields, rounds: int) -> Run:
-    """Projection `contiguous`, whose cost does not grow with d_sub; the identity for d itself."""
-    kind = {"projection": "identity", "dim": 0} if dim >= d else {"dim": dim}
-    run_fields = {"projection": "contiguous", **fields, **kind}
-    run_fields |= ROWS[row]
-    return Run(TITLE, row.split(" ")[0], tuple(sorted(run_fields.items())), seed, "test", rounds)
+def _federations(texts: Mapping[str, str]) -> str:
+    rows = []
+    for title, text in texts.items():
+        case = FEDERATIONS[title]
+        hidden = case.model_options.get("hidden")
+        rows.append(
+            {
+                "federation": title,
+                "how it differs": text,
+                "model": f"{hidden} hidden units" if hidden else case.model,
+                "heard per round": case.clients_per_round,
+            }
+        )
+    return "\n".join(table(rows))
+
+
+def _chosen(grids: Mapping[str, Row]) -> str:
+    rows = []
+    for method, grid in grids.items():
+        place = grid["chosen"]
+        rows.append(
+            {
+                "method": f"`{method}`",
+                "default": _words(grid["candidates"][place]),
+                "worst regret": f"{grid['regrets'][place]:.3f}",
+                "of the first setting": f"{grid['regrets'][0]:.3f}",
+                "settings": len(grid["candidates"]),
+                "preset": ", ".join(METHODS.find(method)[0].traits.presets) or "–",
+            }
+        )
+    return "\n".join(table(rows))
+
+
+def _against_local(stored: Row) -> str:
+    local = stored["local"]
+    if not local:
+        return ""
+    lines = [TEXTS["alone"].format(**stored["settings"])]
+    lines += table(
+        [
+            {
+                "federation": title,
+                "FedAvg": f"{row['fedavg']['accuracy']:.3f}",
+                **_beside_local(row["fedavg"]),
+                "collaboration": "helps" if row["helps"] else "does not clearly help",
+            }
+            for title, row in local.items()
+        ]
+    )
+    for title, row in local.items():
+        if row["helps"]:
+            lines += ["", f"### {title}: every method against Local with as many gradients", ""]
+            lines += table([_line(name, figures) for name, figures in row["methods"].items()])
+    reasons = [f"- {name}: {reason}" for name, reason in TEXTS["explained"].items()]
+    lines += ["", "Not better than Local beyond the interval, and why:", "", *reasons, ""]
+    return "\n".join(lines)
+
+
+def _beside_local(row: Row) -> Row:
+    difference = f"{row['difference']:+.3f} ± {row['half']:.3f}"
+    return {"Local": f"{row['local']:.3f}", "difference": difference}
+
+
+def _line(name: str, row: Row) -> Row:
+    return {
+        "method": f"`{name}`",
+        "gradients": f"{row['gradients']:,.0f}",
+        "accuracy": f"{row['accuracy']:.3f}",
+        **_beside_local(row),
+        "": f"**{row['verdict']}**" if row["verdict"] == "worse" else row["verdict"],
+    }
+
+
+def tied_table(rows: Sequence[Row]) -> str:
+    """Accuracy of lp-proj against the tied part."""
+    shown = [
+        {"d_sub": f"{row['dim']:,}", "d_sub / d": f"{row['share']:.3f}"}
+        | {name: f"{row[name]:.3f}" for name in ROWS}
+        for row in rows
+    ]
+    return "\n".join(table(shown))
+
+
+def _grids(grids: Mapping[str, Row]) -> str:
+    lines = ["## All settings", "", TEXTS["all_settings"]]
+    for method, grid in grids.items():
+        rows = []
+        for i, scores in enumerate(rows_of(grid["cells"])):
+            mark = "**" if i == grid["chosen"] else ""
+            row: Row = {"setting": f"{mark}{_words(grid['candidates'][i])}{mark}"}
+            names = zip(grid["cells"], scores, strict=True)
+            row |= {name: f"{score.accuracy:.3f}" for name, score in names}
+            row["regret"] = f"{mark}{grid['regrets'][i]:.3f}{mark}"
+            row["gradients"] = f"{_mean([score.gradients for score in scores]):,.0f}"
+            rows.append(row)
+        lines += ["", f"### {method}", "", *table(rows)]
+    return "\n".join(lines)
+
+
+def _words(fields: Fields) -> str:
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float | int) else f"{name} {value}"
+        for name, value in fields.items()
+    )
+
+
+def write(
+    folder: Path,
+    methods: Sequence[str] = tuple(GRIDS),
+    dims: Sequence[int] = TIED,
+    **sizes: Any,  # of `DefaultsStudy`
+) -> list[Path]:
+    """Run what is not stored yet and write the page and its figures: some twelve minutes."""
+    study = DefaultsStudy(folder / "defaults-runs.jsonl", **sizes)
+    grids = study.choose([GRIDS[m] for m in methods])
+    fields = {name: grid["candidates"][grid["chosen"]] for name, grid in grids.items()}
+    stored = {
+        "settings": {
+            "rounds": study.rounds,
+            "seeds": study.seeds,
+            "checked": study.checked,
+            "tie": TIE,
+            "federations": {title: TEXTS["federations"][title] for title in study.federations},
+        },
+        "grids": grids,
+        "local": study.against_local(fields),
+        "tied": study.tied_part(fields, dims),
+    }
+    return write_page(folder, "defaults", page(stored), stored)
