@@ -8,15 +8,31 @@ import pytest
 
 from idiolect import data
 from idiolect.core.knobs import SettingError
-from idiolect_papers.own.where_it_helps import CASES, METHODS, Case, Size, candidates, spread
-from idiolect_papers.own.where_it_helps_page import compared, opening, page_of, written
+from idiolect_papers.own.where_it_helps import (
+    CASES,
+    METHODS,
+    HelpCase,
+    HelpSize,
+    candidates,
+    compared,
+    opening,
+    page_of,
+    spread,
+    written,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEW = {
-    "digits": Case(
-        "digits", "made", "mlp", {"clients": 4}, {"hidden": "8"}, parts=("output", "input"), most=0
+    "digits": HelpCase(
+        "digits",
+        "mlp",
+        {"clients": 4},
+        {"hidden": "8"},
+        clients="made",
+        parts=("output", "input"),
+        most=0,
     ),
-    "synthetic": Case("synthetic", "made", options={"samples": 60}, most=4),
+    "synthetic": HelpCase("synthetic", "linear", {"samples": 60}, clients="made", most=4),
 }
 
 
@@ -87,7 +103,7 @@ def test_the_opening_counts_what_was_found():
 
 
 def test_a_tenth_of_quick_leaves_page_figures_and_picture(tmp_path):
-    size = Size((5, 0), rounds=0.1, steps=2, seeds=2, jobs=1)
+    size = HelpSize((5, 0), rounds=0.1, steps=2, seeds=2, jobs=1)
     page, stored, drawn = written(tmp_path, "quick", FEW, size)
     kept = json.loads(stored.read_text())
     assert page.read_text() == page_of(kept)

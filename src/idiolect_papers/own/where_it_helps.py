@@ -1,24 +1,27 @@
-"""Which token follows this one? A row of scores for every token: softmax regression on the last."""
+"""Where does federation help? Tuned methods against Local, with few samples per client and all."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idiolect import Federation, Method, Plan, Task, data, make_method, models
-from idiolect.study import Stock, job_progress
-from idiolect.study import search_plans as search
+from idiolect import Federation, Method, Plan, interval, make_method, paired_difference
+from idiolect.study import Stock, job_progress, search_plans
 
-from ..known_words import known_words
-from ..runs import Runs
+from ..case import Case, majority_accuracy
+from ..page import Row, table, write_page
+from ..panels import Line, Panel, draw
+from ..runs import Runs, Summary, column
+from ..texts import read_text
 
 
 class Bigrams(nn.Module):
@@ -40,40 +43,28 @@ class Bigrams(nn.Module):
         nn.init.zeros_(self.frequency)
 
 
+# -- cases, candidates and runs -------------------------------------------------------------------
+NAME = "where-it-helps"
+TEXTS = read_text(NAME)
+NAMES = TEXTS["names"]
 PERSONALISED = ("finetune", "ditto", "lp-proj-2", "fedalt", "pfedme")
 METHODS = ("local", "fedavg", *PERSONALISED)
 STRENGTHS = (0.1, 1.0)  # λ of ditto, lp-proj and pfedme
 FINETUNING = (10, 50)  # steps before use
 PRIVATE = (0.1, 1.0)  # the private step size as a multiple of the other, for one part alone
+SEARCH = 0  # the seed of the search; those of the final runs follow
 
 
 @dataclass(frozen=True)
-class Case:
-    """A data set and its model."""
+class HelpCase(Case):
+    """A data set and its model, and what is tried on it."""
 
-    data: str
-    clients: str  # what a client is
-    model: str | type[nn.Module] = "linear"
-    options: dict[str, Any] = field(default_factory=dict)
-    model_options: dict[str, Any] = field(default_factory=dict)
+    clients: str = ""  # what a client is
     rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)  # the two in the middle for personal methods
     parts: tuple[str, ...] = ("biases",)  # that fedalt may keep private
-    known: bool = False  # only known words are to be predicted
-    most: int = 100  # clients at quick scale; 0: the data set's own number
+    most: int = 100  # clients at quick scale, those with most samples; 0: all
     batch: int = 32
     rounds: int = 30  # at quick scale
-
-    def load(self, most: bool) -> Federation:
-        """All clients, or at most so many: those with most samples."""
-        limit = {"clients": self.most} if most and self.most else {}
-        federation = data.load(self.data, **{**self.options, **limit})
-        return known_words(federation) if self.known else federation
-
-    def task(self, federation: Federation) -> Task:
-        make_model = partial(
-            models.make, self.model, federation.shape, federation.classes, **self.model_options
-        )
-        return Task(make_model)
 
 
 _TEXT: dict[str, Any] = {
@@ -93,21 +84,42 @@ _IMAGES: dict[str, Any] = {
     "rounds": 20,
 }
 CASES = {
-    "hapt": Case("hapt", "people", most=0, **_IMAGES),
-    "heart": Case("heart", "hospitals", most=0),
-    "chem97": Case("chem97", "schools"),
-    "insteval": Case("insteval", "students"),
-    "movielens": Case("movielens", "people"),
-    "quickdraw (clients made by a label split)": Case(
-        "quickdraw", "Dirichlet shares, α = 0.5", most=20, **_IMAGES
+    "hapt": HelpCase("hapt", clients="people", most=0, **_IMAGES),
+    "heart": HelpCase("heart", "linear", clients="hospitals", most=0),
+    "chem97": HelpCase("chem97", "linear", clients="schools"),
+    "insteval": HelpCase("insteval", "linear", clients="students"),
+    "movielens": HelpCase("movielens", "linear", clients="people"),
+    "quickdraw (clients made by a label split)": HelpCase(
+        "quickdraw", clients="Dirichlet shares, α = 0.5", most=20, **_IMAGES
     ),
-    "shakespeare": Case("shakespeare", "roles", options={"length": 20, "cap": 20_000}, **_TEXT),
-    "sotu": Case("sotu", "presidents", options={"vocabulary": 100, "cap": 10_000}, **_TEXT),
-    "chitchat": Case("chitchat", "people who chat", options={"vocabulary": 100}, **_TEXT),
+    "shakespeare": HelpCase(
+        "shakespeare", clients="roles", options={"length": 20, "cap": 20_000}, **_TEXT
+    ),
+    "sotu": HelpCase(
+        "sotu", clients="presidents", options={"vocabulary": 100, "cap": 10_000}, **_TEXT
+    ),
+    "chitchat": HelpCase(
+        "chitchat", clients="people who chat", options={"vocabulary": 100}, **_TEXT
+    ),
 }
 
 
-def candidates(name: str, case: Case, d: int, steps: int) -> Iterator[tuple[Method, dict]]:
+@dataclass(frozen=True)
+class HelpSize:
+    """How much is run."""
+
+    samples: tuple[int, ...] = (10, 40, 0)  # per client; 0: all
+    rounds: float = 1.0  # times the rounds of a case
+    steps: int = 10  # gradients per client and round
+    seeds: int = 3
+    limited: bool = True  # at most so many clients as a case says
+    jobs: int = 0
+
+
+SIZES = {"quick": HelpSize(), "full": HelpSize((5, 10, 20, 40, 80, 0), 5.0, 10, 10, False)}
+
+
+def candidates(name: str, case: HelpCase, d: int, steps: int) -> Iterator[tuple[Method, dict]]:
     """What is tried for a method, with its varied fields: as many settings for each.
 
     All of them take `steps` gradients per client and round.
@@ -120,7 +132,7 @@ def candidates(name: str, case: Case, d: int, steps: int) -> Iterator[tuple[Meth
         yield _personalised(name, lr, second, d, steps), {"lr": lr, **second}
 
 
-def _seconds(name: str, case: Case) -> list[dict[str, Any]]:
+def _seconds(name: str, case: HelpCase) -> list[dict[str, Any]]:
     """The other setting that is tried beside the step size."""
     if name == "finetune":
         return [{"personal_steps": n} for n in FINETUNING]
@@ -149,36 +161,20 @@ def _personalised(name: str, lr: float, second: dict[str, Any], d: int, steps: i
     return make_method(name, personal_lr=lr, steps=steps, fresh=True, **subspace, **second)
 
 
-K = TypeVar("K", bound=Hashable)
-SEARCH = 0  # the seed of the search; those of the final runs follow
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is run."""
-
-    samples: tuple[int, ...] = (10, 40, 0)  # per client; 0: all
-    rounds: float = 1.0  # times the rounds of a case
-    steps: int = 10  # gradients per client and round
-    seeds: int = 3
-    limited: bool = True  # at most so many clients as a case says
-    jobs: int = 0
-
-
-SIZES = {"quick": Size(), "full": Size((5, 10, 20, 40, 80, 0), 5.0, 10, 10, False)}
-
-
-def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict[str, Any]]:
+def measure(cases: Mapping[str, HelpCase], size: HelpSize, directory: Path) -> list[Row]:
     """A row for every data set and number of samples."""
-    whole = {name: case.load(size.limited) for name, case in cases.items()}
+    loaded = {
+        name: case.load(**({"clients": case.most} if size.limited and case.most else {}))
+        for name, case in cases.items()
+    }
+    whole = {name: federation for name, (federation, _) in loaded.items()}
+    tasks = {name: task for name, (_, task) in loaded.items()}
     pairs = [(name, n) for name in cases for n in _sizes(whole[name], size.samples)]
-    tasks = {name: cases[name].task(whole[name]) for name in cases}
 
     def stock(seed: int) -> Stock:
-        cut = {f"{name}/{n}": _cut(whole[name], n, seed) for name, n in pairs}
-        return Stock(dict(cut), dict(tasks))
+        return Stock({f"{name}/{n}": _cut(whole[name], n, seed) for name, n in pairs}, tasks)
 
-    def setting(name: str, n: int, method: Any, varied: dict[str, Any], label: str) -> Plan:
+    def plans(name: str, n: int, label: str) -> list[Plan]:
         case = cases[name]
         run: dict[str, Any] = {
             "rounds": max(1, round(case.rounds * size.rounds)),
@@ -186,80 +182,72 @@ def measure(cases: Mapping[str, Case], size: Size, directory: Path) -> list[dict
             "batch": case.batch,
             "eval_every": 0,
         }
-        return Plan.of(
-            method,
-            settings=run,
-            data=f"{name}/{n}",
-            model=name,
-            name=f"{name}, {n}: {label}",
-            varied=varied,
-        )
-
-    tried = {
-        (name, n, label): [
-            setting(name, n, method, varied, label)
-            for method, varied in candidates(label, cases[name], tasks[name].d, size.steps)
+        return [
+            Plan.of(
+                method,
+                settings=run,
+                data=f"{name}/{n}",
+                model=name,
+                name=f"{name}, {n}: {label}",
+                varied=varied,
+            )
+            for method, varied in candidates(label, case, tasks[name].d, size.steps)
         ]
-        for name, n in pairs
-        for label in METHODS
-    }
-    every = [point for several in tried.values() for point in several]
-    search_result = search(  # without test data
-        every,
+
+    trials = {(name, n, label): plans(name, n, label) for name, n in pairs for label in METHODS}
+    search_result = search_plans(  # without test data
+        [plan for several in trials.values() for plan in several],
         stock(SEARCH),
         [SEARCH],
         jobs=size.jobs,
         directory=directory / "search",
         watch=job_progress,
     )
-    standings = {key: search_result.standings(several[0].name) for key, several in tried.items()}
-    winners = {key: ranked[0].plan for key, ranked in standings.items()}
+    standings = {key: search_result.standings(several[0].name) for key, several in trials.items()}
     valid = {key: ranked[0].figure or 0.0 for key, ranked in standings.items()}
     finals: dict[tuple[str, int, str], Plan] = {}
     for name, n in pairs:
         best = max(PERSONALISED, key=lambda label: valid[name, n, label])
         for label in ("local", "fedavg", best):
-            finals[name, n, label] = winners[name, n, label]
-    runs = [
-        _trained(finals, stock(seed), seed, directory / f"seed-{seed}", size.jobs, ("by_client",))
+            finals[name, n, label] = standings[name, n, label][0].plan
+    by_seed = [
+        Runs(directory / f"seed-{seed}", size.jobs)(finals, stock(seed), [seed], ("by_client",))
         for seed in range(SEARCH + 1, SEARCH + 1 + size.seeds)
     ]
+    summaries = {key: [runs[key][0] for runs in by_seed] for key in finals}
     rows = []
     for name, n in pairs:
-        labels = [label for first, second, label in finals if (first, second) == (name, n)]
+        mine = {key[2]: several for key, several in summaries.items() if key[:2] == (name, n)}
         data = _cut(whole[name], n, SEARCH)
-        row: dict[str, Any] = {
-            "set": name,
-            "samples": n,
-            "clients": data.clients,
-            "who": cases[name].clients,
-            "median": int(data.sizes("train").median()),
-            "majority": majority(data),
-            "spread": spread(whole[name]),
-            "methods": {},
-        }
-        for label in labels:
-            mine = [one[name, n, label] for one in runs]
-            row["methods"][label] = {
-                "valid": valid[name, n, label],
-                "chosen": winners[name, n, label].varied,
-                "test": [_pooled(s["accuracy"]) for s in mine],
-                "gradients": mine[0]["gradients_per_client"],
-                "bytes": sum(mine[0]["bytes"].values()),
-                "clients": _changed(mine, [one[name, n, "local"] for one in runs]),
-            }
         searched = [s for key, ranked in standings.items() if key[:2] == (name, n) for s in ranked]
-        row["seconds"] = sum(s.summaries[0]["seconds"] for s in searched) + sum(
-            one[key]["seconds"] for one in runs for key in finals if key[:2] == (name, n)
+        rows.append(
+            {
+                "set": name,
+                "samples": n,
+                "clients": data.clients,
+                "who": cases[name].clients,
+                "median": int(data.sizes("train").median()),
+                "majority": majority_accuracy(data),
+                "spread": spread(whole[name]),
+                "methods": {
+                    label: {
+                        "valid": valid[name, n, label],
+                        "chosen": finals[name, n, label].varied,
+                        "test": [  # none: it has diverged
+                            -math.inf if mean is None else mean
+                            for mean in column(several, "accuracy", "mean")
+                        ],
+                        "gradients": several[0]["gradients_per_client"],
+                        "bytes": sum(several[0]["bytes"].values()),
+                        "clients": _changed(several, mine["local"]),
+                    }
+                    for label, several in mine.items()
+                },
+                "seconds": sum(s.summaries[0]["seconds"] for s in searched)
+                + sum(sum(column(several, "seconds")) for several in mine.values()),
+            }
         )
-        rows.append(row)
     return rows
-
-
-def majority(federation: Federation) -> float:
-    """What each client's commonest class in training gets right of all test data."""
-    right = federation.majority_hits("test").sum()
-    return float(right / federation.class_counts("test").sum())
 
 
 def spread(federation: Federation) -> float:
@@ -282,38 +270,18 @@ def _sizes(federation: Federation, samples: Sequence[int]) -> list[int]:
 
 def _cut(federation: Federation, n: int, seed: int) -> Federation:
     """n training samples of each client, and a quarter as many for validation."""
-    if not n:
-        return federation
-    return federation.capped({"train": n, "valid": max(1, n // 4)}, seed)
+    return federation.capped({"train": n, "valid": max(1, n // 4)}, seed) if n else federation
 
 
-def _trained(
-    settings: Mapping[K, Plan],
-    stock: Stock,
-    seed: int,
-    directory: Path,
-    jobs: int,
-    keep: Sequence[str] = (),
-) -> dict[K, dict[str, Any]]:
-    """The summary of every setting with one seed; what is stored is not run again."""
-    by_key = Runs(directory, jobs)(settings, stock, [seed], keep)
-    return {key: summaries[0] for key, summaries in by_key.items()}
-
-
-def _pooled(figure: Mapping[str, Any]) -> float:
-    """Over all samples; minus infinity where a run has diverged."""
-    return -math.inf if figure["mean"] is None else float(figure["mean"])
-
-
-def _changed(mine: Sequence[dict], alone: Sequence[dict]) -> dict[str, float]:
+def _changed(mine: Sequence[Summary], alone: Sequence[Summary]) -> dict[str, float]:
     """The shares of clients whose mean test accuracy is above and below that of Local."""
 
-    def by_client(summaries: Sequence[dict]) -> dict[Any, float]:
-        sums: dict[Any, float] = {}
+    def by_client(summaries: Sequence[Summary]) -> Counter[Any]:
+        sums: Counter[Any] = Counter()
         for summary in summaries:
             for row in summary["by_client"]:
                 if row["test_accuracy"] is not None:
-                    sums[row["client"]] = sums.get(row["client"], 0.0) + row["test_accuracy"]
+                    sums[row["client"]] += row["test_accuracy"]
         return sums
 
     first, second = by_client(mine), by_client(alone)
@@ -322,3 +290,277 @@ def _changed(mine: Sequence[dict], alone: Sequence[dict]) -> dict[str, float]:
         "better": sum(first[c] > second[c] for c in both) / len(both),
         "worse": sum(first[c] < second[c] for c in both) / len(both),
     }
+
+
+# -- what the figures say -------------------------------------------------------------------------
+BETTER, WORSE, UNCLEAR = "helps", "hurts", "no clear difference"
+
+
+def compared(row: Row) -> Row:
+    """Who wins in a case, by how much, and whether that is clear.
+
+    The federated method is FedAvg or the best personalised one, as validation data say. Differences
+    are between runs with the same seed: the same samples were drawn for both.
+    """
+    methods = row["methods"]
+    personal = next(name for name in methods if name in PERSONALISED)
+    federated = max(("fedavg", personal), key=lambda name: methods[name]["valid"])
+    gain, half = paired_difference(methods[federated]["test"], methods["local"]["test"])
+    means = {name: float(np.mean(facts["test"])) for name, facts in methods.items()}
+    best, second, *_ = sorted(methods, key=lambda name: -means[name])
+    lead, reach = paired_difference(methods[best]["test"], methods[second]["test"])
+    own, own_half = paired_difference(methods[personal]["test"], methods["fedavg"]["test"])
+    return {
+        **{name: row[name] for name in ("set", "samples", "median", "spread", "majority")},
+        "personal": personal,
+        "federated": federated,
+        "gain": gain,
+        "half": half,
+        "verdict": verdict(gain, half),
+        "best": best,
+        "second": second,
+        "lead": lead,
+        "clear": reach is not None and lead > reach,
+        "personal_gain": own,
+        "personal_half": own_half,
+        "personal_verdict": verdict(own, own_half),
+        "means": means,
+        "clients": methods[federated]["clients"],
+    }
+
+
+def verdict(gain: float, half: float | None) -> str:
+    """Whether a difference is clear: beyond its interval.
+
+    >>> verdict(0.1, 0.05), verdict(-0.1, 0.05), verdict(0.1, 0.2), verdict(0.1, None)
+    ('helps', 'hurts', 'no clear difference', 'no clear difference')
+    """
+    if half is None or abs(gain) <= half:
+        return UNCLEAR
+    return BETTER if gain > 0 else WORSE
+
+
+def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's, with mean ranks for ties; None where one of them does not vary.
+
+    >>> rank_correlation([1, 2, 3], [10, 20, 40]), rank_correlation([1, 1], [2, 3])
+    (1.0, None)
+    """
+    from scipy.stats import rankdata
+
+    a, b = rankdata(x), rankdata(y)
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(round(np.corrcoef(a, b)[0, 1], 12))
+
+
+# -- the page -------------------------------------------------------------------------------------
+def page_of(stored: Row) -> str:
+    """The page of stored figures."""
+    rows = stored["rows"]
+    comparisons = [compared(row) for row in rows]
+    personal = Counter(c["personal_verdict"] for c in comparisons)
+    methods = Counter(NAMES[c["personal"]] for c in comparisons)
+    gradients = [row["methods"]["local"]["gradients"] for row in rows]
+
+    def correlation(one: str, other: str) -> str:
+        value = rank_correlation([c[one] for c in comparisons], [c[other] for c in comparisons])
+        return "not defined" if value is None else f"{value:+.2f}"
+
+    tables = {
+        "cases": list(map(_first, rows, comparisons)),
+        "by_samples": _by_samples(comparisons),
+        "by_set": [
+            {
+                "set": name,
+                "unlike classes": f"{mine[0]['spread']:.2f}",
+                "personalised − FedAvg, points (by samples)": ", ".join(
+                    _with(c["personal_gain"], c["personal_half"]) for c in mine
+                ),
+            }
+            for name, mine in _grouped(comparisons, "set").items()
+        ],
+        "figures": list(map(_second, rows, comparisons)),
+        "chosen": list(map(_third, rows)),
+    }
+    return TEXTS["page"].format(
+        opening=opening(comparisons),
+        trend=_trend(comparisons),
+        by_median=correlation("median", "gain"),
+        by_spread=correlation("spread", "gain"),
+        personal_by_spread=correlation("spread", "personal_gain"),
+        personal_better=personal[BETTER],
+        personal_worse=personal[WORSE],
+        number=len(comparisons),
+        methods=", ".join(f"{name} {count}" for name, count in methods.most_common()),
+        least=f"{min(gradients):.0f}",
+        most=f"{max(gradients):.0f}",
+        minutes=stored["seconds"] / 60,
+        **{name: stored[name] for name in ("scale", "size", "trials")},
+        **{name: "\n".join(table(lines)) for name, lines in tables.items()},
+    )
+
+
+def opening(comparisons: Sequence[Row]) -> str:
+    """The answer, in a few sentences that the figures give."""
+    words = TEXTS["opening"]
+    verdicts = _grouped(comparisons, "verdict")
+    number = len(comparisons)
+    counts = {word: len(verdicts.get(word, ())) for word in (BETTER, WORSE, UNCLEAR)}
+    better, worse, unclear = counts.values()
+    sentences = [
+        words["cases"].format(
+            number=number, better=better, worse=worse, unclear=unclear, chance=0.05 * number
+        )
+    ]
+    if better:
+        most = max(verdicts[BETTER], key=lambda c: c["gain"])
+        sentences.append(words["gain"].format(points=_points(most["gain"]), case=_case(most)))
+    if worse:
+        least = min(verdicts[WORSE], key=lambda c: c["gain"])
+        sentences.append(words["loss"].format(points=_points(-least["gain"]), case=_case(least)))
+    winners = Counter(
+        "a personalised method" if c["best"] in PERSONALISED else NAMES[c["best"]]
+        for c in comparisons
+    )
+    sentences.append(
+        words["best"].format(
+            winners=", ".join(f"{name} in {count}" for name, count in winners.most_common()),
+            clear=sum(c["clear"] for c in comparisons),
+        )
+    )
+    low = [_case(c) for c in comparisons if c["majority"] >= max(c["means"].values())]
+    if low:
+        sentences.append(words["majority"].format(cases="; ".join(low)))
+    return " ".join(sentences)
+
+
+def _by_samples(comparisons: Sequence[Row]) -> list[Row]:
+    return [
+        {
+            "samples per client": samples or "all",
+            "cases": len(some),
+            "mean gain over Local, points": _points(float(np.mean([c["gain"] for c in some]))),
+            **{word: sum(c["verdict"] == word for c in some) for word in (BETTER, UNCLEAR, WORSE)},
+        }
+        for samples, some in _grouped(comparisons, "samples").items()
+    ]
+
+
+def _trend(comparisons: Sequence[Row]) -> str:
+    """How the gain changes from the fewest samples to all of them."""
+    several = {n: c for n, c in _grouped(comparisons, "set").items() if len(c) > 1}
+    if not several:
+        return "Each set has one size only"
+    rises = [name for name, mine in several.items() if mine[-1]["gain"] >= mine[0]["gain"]]
+    falls = len(several) - len(rises)
+    text = "From the fewest samples to all of them the gain falls on "
+    text += f"{falls} of {len(several)} sets"
+    return text + (f" and does not on {', '.join(rises)}" if rises and falls else "")
+
+
+def picture(stored: Row, path: Path) -> Path:
+    """The gain over Local against samples per client, a line per set."""
+    comparisons = [compared(row) for row in stored["rows"]]
+    lines = []
+    for number, (name, mine) in enumerate(_grouped(comparisons, "set").items()):
+        low, y, high = (
+            [100 * c["gain"] + side * 100 * (c["half"] or 0.0) for c in mine] for side in (-1, 0, 1)
+        )
+        x = [c["median"] for c in mine]
+        lines.append(Line(name.split(" (")[0], x, y, low, high, style=number, points=True))
+    middle = (len(lines) + 1) // 2
+    across, up = "training samples per client (median)", "gain over Local, points"
+    panels = []
+    for some in filter(None, (lines[:middle], lines[middle:])):
+        every = [x for line in some for x in line.x]
+        zero = Line("", [min(every), max(every)], [0, 0], formula=True, style=6)
+        panels.append(Panel("", across, up, [*some, zero], log="x"))
+    return draw(panels, path)
+
+
+def _first(row: Row, c: Row) -> Row:
+    lead = f"{_points(c['lead'])} over {NAMES[c['second']]}"
+    better, worse = (f"{100 * c['clients'][way]:.0f} %" for way in ("better", "worse"))
+    return {
+        "data set": row["set"],
+        "samples per client": _samples(row),
+        "best": NAMES[c["best"]],
+        "lead, points": lead + (" (clear)" if c["clear"] else " (not clear)"),
+        "federated − Local, points": _with(c["gain"], c["half"]),
+        "so federation": f"**{c['verdict']}**" if c["verdict"] != UNCLEAR else UNCLEAR,
+        "clients better / worse off": f"{better} / {worse}",
+    }
+
+
+def _second(row: Row, c: Row) -> Row:
+    methods, personal = row["methods"], c["personal"]
+    return {
+        "data set": row["set"],
+        "samples per client": _samples(row),
+        "clients": f"{row['clients']} ({row['who']})",
+        "own commonest class": f"{row['majority']:.3f}",
+        "Local": _accuracy(methods["local"]["test"]),
+        "FedAvg": _accuracy(methods["fedavg"]["test"]),
+        "best personalised": f"{_accuracy(methods[personal]['test'])} ({NAMES[personal]})",
+        "gradients per client": f"{methods['local']['gradients']:.0f}",
+    }
+
+
+def _third(row: Row) -> Row:
+    out: Row = {"data set": row["set"], "samples per client": _samples(row)}
+    for name, facts in row["methods"].items():
+        settings = " ".join(
+            f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in facts["chosen"].items()
+        )
+        if name in PERSONALISED:
+            out["best personalised"] = f"{NAMES[name]}: {settings}"
+        else:
+            out[NAMES[name]] = settings
+    return out
+
+
+def _grouped(comparisons: Sequence[Row], key: str) -> dict[Any, list[Row]]:
+    groups: dict[Any, list[Row]] = {}
+    for comparison in comparisons:
+        groups.setdefault(comparison[key], []).append(comparison)
+    return groups
+
+
+def _samples(row: Row) -> str:
+    return str(row["samples"]) if row["samples"] else f"all (median {row['median']})"
+
+
+def _case(c: Row) -> str:
+    return f"{c['set'].split(' (')[0]}, {c['samples'] or 'all'} samples"
+
+
+def _accuracy(values: Sequence[float]) -> str:
+    half = interval(list(values))
+    return f"{np.mean(values):.3f}" + ("" if half is None else f" ± {half:.3f}")
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _with(value: float, half: float | None) -> str:
+    return f"{100 * value:+.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
+
+
+def write(folder: Path, scale: str) -> list[Path]:
+    """Measure, and write the page, its figures and its picture."""
+    return written(folder, scale, CASES, SIZES[scale])
+
+
+def written(folder: Path, scale: str, cases: Mapping[str, HelpCase], size: HelpSize) -> list[Path]:
+    rows = measure(cases, size, folder / ".runs" / f"{NAME}-{scale}")
+    stored = {
+        "scale": scale,
+        "size": asdict(size),
+        "trials": 4,
+        "rows": rows,
+        "seconds": round(sum(row.pop("seconds") for row in rows)),
+    }
+    paths = write_page(folder, NAME, page_of(stored), stored)
+    return [*paths, picture(stored, folder / f"{NAME}.png")]
