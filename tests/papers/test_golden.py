@@ -25,7 +25,7 @@ def test_the_stored_federations_are_those_of_the_table():
 
 
 def test_methods_for_parts_have_a_model_with_parts():
-    _, tasks = golden.FEDERATIONS[TITLE].load()
+    _, tasks = golden.load(TITLE)
     assert tasks["fedavg"].d == 610 < tasks["ffgg"].d == tasks["lg-fedavg"].d
     for name in ("ffgg", "local-ffgg", "fedalt", "fedsim", "lg-fedavg"):
         sent = sum(METHODS.find(name)[0]().message(tasks[name]).values())
@@ -36,23 +36,23 @@ def test_methods_for_parts_have_a_model_with_parts():
 @pytest.mark.parametrize("title", golden.FEDERATIONS)
 def test_the_first_seed_gives_the_stored_accuracy(title):
     """Methods that are not stored yet are left out: `idiolect reproduce golden-missing`."""
-    setting = golden.FEDERATIONS[title]
-    federation, tasks = setting.load()
+    heard = golden.FEDERATIONS[title].clients_per_round
+    federation, tasks = golden.load(title)
     off = {}
     for name, accuracies in STORED[title].items():
         if name in METHODS:
             model = tasks[name]
-            off[name] = golden.difference(accuracies[0], name, federation, model, setting.heard)
+            off[name] = golden.difference(accuracies[0], name, federation, model, heard)
     assert max(off.values()) <= golden.TOLERANCE, off
 
 
 @pytest.mark.slow
 def test_a_changed_method_is_noticed(monkeypatch):
-    setting = golden.FEDERATIONS[TITLE]
-    federation, tasks = setting.load()
+    heard = golden.FEDERATIONS[TITLE].clients_per_round
+    federation, tasks = golden.load(TITLE)
     stored = STORED[TITLE]["fedavg"][0]
     monkeypatch.setattr(golden, "make_method", lambda name: FedAvg(lr=0.45))
-    off = golden.difference(stored, "fedavg", federation, tasks["fedavg"], setting.heard)
+    off = golden.difference(stored, "fedavg", federation, tasks["fedavg"], heard)
     assert off > golden.TOLERANCE
 
 

@@ -16,6 +16,8 @@ def test_the_page_of_large_models_is_that_of_its_figures():
 
 def test_the_page_of_projections_has_its_words_and_tables():
     text = (DOCS / "projections.md").read_text()
-    assert text.startswith(projections.HEAD + "\n|") and projections.MIDDLE in text
+    assert (
+        text.startswith(projections.TEXTS["head"] + "\n|") and projections.TEXTS["middle"] in text
+    )
     for title, setting in projections.FEDERATIONS.items():
         assert f"| {title}, d = " in text and f"dim {setting.dim}, {setting.rounds} rounds" in text

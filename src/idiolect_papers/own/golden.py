@@ -7,62 +7,50 @@ that are not stored yet; a test runs the first seed again and compares.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from idiolect import METHODS, Federation, Method, Plan, Task, data, make_method, models, run
-from idiolect.methods import SplitMethod
+from idiolect import METHODS, Federation, Method, Plan, Task, make_method, run
 from idiolect.report import count, majority_row, number, size
 from idiolect.study import Stock, mean_over_seeds
 
+from ..case import HIDDEN, Case, case_for
+from ..page import Row, table, write_page
 from ..runs import stored_runs
 from ..texts import read_text
 
 ROUNDS = 50
 SEEDS = 3
 SKIP = {"lp-proj"}  # lp-proj-1 under its own name
-HIDDEN = "32"  # units of the hidden layer for methods that need parts
+TEXTS = read_text("golden")
+HEAD = TEXTS["head"].format(rounds=ROUNDS, seeds=SEEDS)
 
 
-@dataclass(frozen=True)
-class Case:
-    """A federation of the table, its model, and how many clients are heard per round."""
-
-    data: str
-    model: str
-    heard: int
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def load(self) -> tuple[Federation, dict[str, Task]]:
-        """The data, and the model of every method.
-
-        A linear model has one part only: methods for parts of a model get one with a hidden layer.
-        """
-        federation = data.load(self.data, **self.options)
-        shape = tuple(federation.inputs.shape[1:])
-        whole = Task(partial(models.make, self.model, shape, 10))
-        parts = Task(partial(models.make, "mlp", shape, 10, hidden=HIDDEN))
-        split = parts if self.model == "linear" else whole
-        return federation, {
-            name: split if isinstance(make_method(name), SplitMethod) else whole
-            for name in METHODS
-            if name not in SKIP
-        }
+def _synthetic(**options: Any) -> Case:
+    return Case("synthetic", "linear", options, clients_per_round=10)
 
 
 FEDERATIONS = {
-    "Synthetic(0, 0)": Case("synthetic", "linear", 10, {"alpha": 0.0, "beta": 0.0}),
-    "Synthetic(1, 1)": Case("synthetic", "linear", 10, {"alpha": 1.0, "beta": 1.0}),
-    "Synthetic(0, 0), unbalanced": Case("synthetic", "linear", 10, {"sizes": "power"}),
+    "Synthetic(0, 0)": _synthetic(alpha=0.0, beta=0.0),
+    "Synthetic(1, 1)": _synthetic(alpha=1.0, beta=1.0),
+    "Synthetic(0, 0), unbalanced": _synthetic(sizes="power"),
     "digits, 2 classes per client": Case(
-        "digits", "mlp", 5, {"clients": 20, "classes_per_client": 2}
+        "digits", "mlp", {"clients": 20, "classes_per_client": 2}, clients_per_round=5
     ),
 }
 
 
-def settings_of(name: str, clients_per_round: int) -> tuple[Method, dict[str, Any]]:
+def load(title: str) -> tuple[Federation, dict[str, Task]]:
+    """The data, and the model of every method."""
+    case = FEDERATIONS[title]
+    federation, _ = case.load()
+    cases = {name: case_for(make_method(name), case) for name in METHODS if name not in SKIP}
+    by_model = {own.model: own for own in cases.values()}
+    tasks = {model: own.task(federation) for model, own in by_model.items()}
+    return federation, {name: tasks[own.model] for name, own in cases.items()}
+
+
+def settings_of(name: str, clients_per_round: float) -> tuple[Method, dict[str, Any]]:
     """A method at its defaults, and how it is run."""
     method = make_method(name)
     sample = 0 if method.traits.hears_all else clients_per_round
@@ -80,7 +68,7 @@ ROUNDINGS: tuple[dict[str, str], ...] = (
 
 
 def difference(
-    stored: float, name: str, federation: Federation, task: Task, clients_per_round: int
+    stored: float, name: str, federation: Federation, task: Task, clients_per_round: float
 ) -> float:
     """How far the first seed's accuracy is from the stored one, beyond what rounding explains.
 
@@ -104,7 +92,7 @@ def difference(
 
 
 def accuracy(
-    name: str, federation: Federation, task: Task, clients_per_round: int, **rounding: str
+    name: str, federation: Federation, task: Task, clients_per_round: float, **rounding: str
 ) -> float:
     """Of the first seed."""
     method, settings = settings_of(name, clients_per_round)
@@ -115,70 +103,34 @@ def accuracy(
 # -- the page -----------------------------------------------------------------------------------
 def write(folder: Path, only_missing: bool = False, jobs: int = 0) -> list[Path]:
     """Run every method (some minutes), or those not stored yet, and write results.md and .json."""
-    text = folder / "results.md"
-    table = folder / "results.json"
-    stored, lines = _read(text, table) if only_missing else ({}, {})
-    loaded = {title: case.load() for title, case in FEDERATIONS.items()}
-    have = {
-        (title, name) for title in stored for name in stored[title] if name in lines.get(title, {})
-    }
-    todo, stock = _missing(loaded, have)
+    stored, rows = _read(folder) if only_missing else ({}, {})
+    loaded = {title: load(title) for title in FEDERATIONS}
+    todo: dict[tuple[str, str], Plan] = {}
+    stock = Stock({title: federation for title, (federation, _) in loaded.items()}, {})
+    for title, (_, tasks) in loaded.items():
+        for name, task in tasks.items():
+            model = f"{title}, d = {task.d}"
+            stock.tasks[model] = task
+            if name not in stored.get(title, {}) or name not in rows.get(title, {}):
+                method, settings = settings_of(name, FEDERATIONS[title].clients_per_round)
+                varied = {"data": title}
+                todo[title, name] = Plan.of(
+                    method, settings=settings, data=title, model=model, name=name, varied=varied
+                )
     with stored_runs(folder, "golden", jobs) as runs:
         for (title, name), summaries in runs(todo, stock, range(SEEDS)).items():
             summary = mean_over_seeds(name, summaries)
             by_seed = summary["accuracy"]["by_seed"]
             stored.setdefault(title, {})[name] = [round(a, 5) for a in by_seed]
-            lines.setdefault(title, {})[name] = _line(name, summary)
+            rows.setdefault(title, {})[name] = _row(name, summary)
         page = [HEAD]
         for title, (federation, tasks) in loaded.items():
-            page += _section(title, federation, tasks, lines[title])
-        stored = {
+            page += _section(title, federation, tasks, rows[title])
+        figures = {
             title: {name: stored[title][name] for name in tasks}
             for title, (_, tasks) in loaded.items()
         }
-        text.write_text("\n".join(page), encoding="utf-8")
-        table.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    return [text, table]
-
-
-def _missing(
-    loaded: dict[str, tuple[Federation, dict[str, Task]]], have: set[tuple[str, str]]
-) -> tuple[dict[tuple[str, str], Plan], Stock]:
-    """What is to be run, by federation and method, with data and models."""
-    todo: dict[tuple[str, str], Plan] = {}
-    stock = Stock({}, {})
-    for title, (federation, tasks) in loaded.items():
-        stock.data[title] = federation
-        for name, task in tasks.items():
-            model = f"{title}, d = {task.d}"
-            stock.tasks[model] = task
-            if (title, name) not in have:
-                method, settings = settings_of(name, FEDERATIONS[title].heard)
-                varied = {"data": title}
-                todo[title, name] = Plan.of(
-                    method, settings=settings, data=title, model=model, name=name, varied=varied
-                )
-    return todo, stock
-
-
-def _section(
-    title: str, federation: Federation, tasks: dict[str, Task], rows: dict[str, str]
-) -> list[str]:
-    """The tables of one federation."""
-    clients = f"{federation.clients} clients, {FEDERATIONS[title].heard} heard per round"
-    sizes = {name: task.d for name, task in tasks.items()}
-    whole = [name for name in tasks if sizes[name] == sizes["local"]]
-    parts = [name for name in tasks if name not in whole]
-    page = [f"## {title}: {clients}, d = {sizes['local']}", ""]
-    page += _table([_line("majority", majority_row(federation)), *(rows[name] for name in whole)])
-    if parts:
-        page += [PARTS.format(hidden=HIDDEN, d=sizes[parts[0]])]
-        page += _table([rows[name] for name in parts])
-    return page
-
-
-def _table(rows: list[str]) -> list[str]:
-    return [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", *rows, ""]
+        return write_page(folder, "results", "\n".join(page), figures)
 
 
 def write_missing(folder: Path) -> list[Path]:
@@ -186,47 +138,48 @@ def write_missing(folder: Path) -> list[Path]:
     return write(folder, only_missing=True)
 
 
-def _read(text: Path, table: Path) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
-    """What is stored: accuracies by federation and method, and the lines of the page alike."""
-    if not (text.exists() and table.exists()):
+def _section(
+    title: str, federation: Federation, tasks: dict[str, Task], rows: dict[str, Row]
+) -> list[str]:
+    """The tables of one federation."""
+    heard = FEDERATIONS[title].clients_per_round
+    d = tasks["local"].d
+    whole = [rows[name] for name, task in tasks.items() if task.d == d]
+    parts = {name: task.d for name, task in tasks.items() if task.d != d}
+    page = [f"## {title}: {federation.clients} clients, {heard} heard per round, d = {d}", ""]
+    page += [*table([_row("majority", majority_row(federation)), *whole]), ""]
+    if parts:
+        page += [TEXTS["parts"].format(hidden=HIDDEN, d=next(iter(parts.values())))]
+        page += [*table([rows[name] for name in parts]), ""]
+    return page
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Row]]]:
+    """What is stored: accuracies by federation and method, and the rows of the page alike."""
+    text, figures = folder / "results.md", folder / "results.json"
+    if not (text.exists() and figures.exists()):
         return {}, {}
-    lines: dict[str, dict[str, str]] = {}
-    for section in text.read_text(encoding="utf-8").split("\n## ")[1:]:
-        head, *rest = section.splitlines()
-        rows = [row for row in rest if row.startswith("| ")]
-        lines[head.partition(":")[0]] = {
-            row.split(" | ")[0].removeprefix("| "): row for row in rows
+    rows: dict[str, dict[str, Row]] = {}
+    for section in text.read_text("utf-8").split("\n## ")[1:]:
+        head, *lines = section.splitlines()
+        cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+        rows[head.partition(":")[0]] = {
+            row[0]: dict(zip(cells[0], row, strict=True)) for row in cells
         }
-    return json.loads(table.read_text(encoding="utf-8")), lines
+    return json.loads(figures.read_text("utf-8")), rows
 
 
-def _line(name: str, s: dict[str, Any]) -> str:
+def _row(name: str, s: dict[str, Any]) -> Row:
     accuracy = s["accuracy"]
     spread = "" if accuracy["ci95"] is None else f" ± {accuracy['ci95']:.4f}"
     shared = s["global_model"]["accuracy"]["mean"] if "global_model" in s else None
-    cells = [
-        name,
-        number(accuracy["mean"]) + spread,
-        number(accuracy["variance"]),
-        number(accuracy["worst10"]),
-        number(shared),
-        size(s["bytes"]["up"]),
-        size(s["bytes"]["down"]),
-        count(s["gradients_per_client"]),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-COLUMNS = (
-    "method",
-    "accuracy",
-    "variance",
-    "worst 10 %",
-    "global",
-    "sent up",
-    "sent down",
-    "gradients/client",
-)
-TEXTS = read_text("golden")
-HEAD = TEXTS["head"].format(rounds=ROUNDS, seeds=SEEDS)
-PARTS = TEXTS["parts"]
+    return {
+        "method": name,
+        "accuracy": number(accuracy["mean"]) + spread,
+        "variance": number(accuracy["variance"]),
+        "worst 10 %": number(accuracy["worst10"]),
+        "global": number(shared),
+        "sent up": size(s["bytes"]["up"]),
+        "sent down": size(s["bytes"]["down"]),
+        "gradients/client": count(s["gradients_per_client"]),
+    }

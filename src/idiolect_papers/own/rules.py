@@ -8,7 +8,6 @@ them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from idiolect import Rule, rules, streams
 
+from ..page import Row, table, write_page
 from ..runs import Work, finished
 from ..texts import read_text
 
@@ -197,12 +197,12 @@ def worst(text: str, n: int, f: int) -> Worst | None:
     return largest
 
 
-def by_share(text: str) -> dict[str, Worst | None]:
-    return {f"δ = {delta:g}": worst(text, CLIENTS, round(delta * CLIENTS)) for delta in SHARES}
-
-
-def by_clients(text: str) -> dict[str, Worst | None]:
-    return {f"n = {n}": worst(text, n, 1) for n in GROWING}
+TABLES: dict[str, dict[str, tuple[int, int]]] = {  # column -> clients, malicious ones
+    "share of malicious clients": {
+        f"δ = {delta:g}": (CLIENTS, round(delta * CLIENTS)) for delta in SHARES
+    },
+    "number of clients": {f"n = {n}": (n, 1) for n in GROWING},
+}
 
 
 def number(cell: Worst | None) -> str:
@@ -223,7 +223,7 @@ class RuleJob(Work):
     rule: str
 
     def train(self) -> dict[str, Worst | None]:
-        return by_share(self.rule) if self.table == SHARE else by_clients(self.rule)
+        return {column: worst(self.rule, *at) for column, at in TABLES[self.table].items()}
 
     def describe(self) -> str:
         return f"{label(self.rule)}, by {self.table}"
@@ -231,34 +231,28 @@ class RuleJob(Work):
 
 def write(folder: Path) -> list[Path]:
     """Measure (under a minute) and write rules.md and rules.json."""
-    folder.mkdir(parents=True, exist_ok=True)
     jobs = {(table, rule): RuleJob(table, rule) for table in TABLES for rule in RULES}
     results = finished(list(jobs.values()), folder, "rules", workers=1)
-    page = [HEAD]
-    stored: dict[str, dict[str, dict[str, Worst | None]]] = {}
-    for table, heading in TABLES.items():
-        columns = list(results[jobs[table, RULES[0]]])
-        page += [heading, "| rule | " + " | ".join(columns) + " | the largest with |"]
-        page.append("|---" * (len(columns) + 2) + "|")
-        for rule in RULES:
-            cells = results[jobs[table, rule]]
-            _, kind, attack = max(c for c in cells.values() if c)
-            numbers = " | ".join(map(number, cells.values()))
-            page.append(f"| {label(rule)} | {numbers} | {kind}, {attack} |")
-            stored.setdefault(table, {})[label(rule)] = cells
-    page.append(LAST)
-    (folder / "rules.md").write_text("\n".join(page) + "\n", encoding="utf-8")
-    figures = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
-    (folder / "rules.json").write_text(figures, encoding="utf-8")
-    return [folder / "rules.md", folder / "rules.json"]
+    stored = {
+        title: {label(rule): results[jobs[title, rule]] for rule in RULES} for title in TABLES
+    }
+    words = read_text("rules")
+    page = [
+        words["head"].format(
+            dimension=DIMENSION,
+            ways=len(HONEST),
+            honest=", ".join(HONEST),
+            attacks=", ".join(ATTACKS),
+        )
+    ]
+    for heading, rows in zip((words["first"], words["second"]), stored.values(), strict=True):
+        page.append(heading.format(clients=CLIENTS))
+        page += table([row(*line) for line in rows.items()])
+    page.append(words["last"])
+    return write_page(folder, "rules", "\n".join(page) + "\n", stored)
 
 
-SHARE = "share of malicious clients"
-TEXTS = read_text("rules")
-HEAD = TEXTS["head"].format(
-    dimension=DIMENSION, ways=len(HONEST), honest=", ".join(HONEST), attacks=", ".join(ATTACKS)
-)
-FIRST = TEXTS["first"].format(clients=CLIENTS)
-SECOND = TEXTS["second"]
-TABLES = {SHARE: FIRST, "number of clients": SECOND}
-LAST = TEXTS["last"]
+def row(rule: str, cells: dict[str, Worst | None]) -> Row:
+    _, kind, attack = max(c for c in cells.values() if c)
+    numbers = {column: number(cell) for column, cell in cells.items()}
+    return {"rule": rule, **numbers, "the largest with": f"{kind}, {attack}"}
