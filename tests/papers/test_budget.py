@@ -6,8 +6,6 @@ from pathlib import Path
 
 from idiolect.channels import Form, parse_channel
 from idiolect_papers.lp_proj import budget
-from idiolect_papers.lp_proj import budget as cases
-from idiolect_papers.lp_proj import budget as compared
 from idiolect_papers.lp_proj.budget import CASES, FINETUNED, gain, grids, page, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,7 +31,7 @@ def test_the_gain_is_over_the_best_compressed_baseline_that_reaches_the_target()
 
 
 def test_every_row_is_measured_and_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(cases, "RATES", (0.1, 0.5))
+    monkeypatch.setattr(budget, "RATES", (0.1, 0.5))
     only = ("Local (sends nothing)", "lp-proj-1", "FedAvg", "QSGD", "QSGD, fine-tuned")
     title = "Synthetic(0, 0)"
     paths = budget.write(tmp_path, seeds=1, rounds=3, titles=(title,), only=only, jobs=1)
@@ -59,7 +57,7 @@ def test_a_tuned_row_has_every_setting_of_the_papers_grid_and_says_what_was_chos
 ):
     sizes = {title: len(candidates) for title, candidates in grids(610).items()}
     assert sizes == {"QSGD": 3 * 9, "DGC": 3 * 9, "LBGM": 3 * 2 * 3, "Sketch": 3 * 8}
-    monkeypatch.setattr(cases, "RATES", (0.0001, 0.5))
+    monkeypatch.setattr(budget, "RATES", (0.0001, 0.5))
     label = "LBGM, tuned, fine-tuned"
     title = "Synthetic(0, 0)"
     monkeypatch.setitem(CASES, title, replace(CASES[title], search_rounds=1))
@@ -87,12 +85,12 @@ def test_the_stored_page_is_that_of_the_stored_figures():
 
 def test_stored_figures_stand_beside_the_published_ones():
     stored = json.loads((DOCS / "budget.json").read_text())
-    cells = compared._cells(stored, ["Synthetic(0, 0)", "EMNIST"])
+    cells = budget.cells(stored, 1)
     of_paper = [c for c in cells if c.paper]
     assert len(of_paper) == 2 * (7 + 8)
     assert all(c.ours is None for c in cells if c.table == "EMNIST")
     ours = {(c.row, c.column): c.ours for c in cells if c.table != "EMNIST"}
     assert ours["lp-proj-1", "words to the target"].mean == 2310
     assert ours["Local (sends nothing)", "words to the target"].mean == 0
-    text = compared._opening(stored)
+    text = budget.opening(stored)
     assert "Synthetic(0, 0): Local reaches" in text

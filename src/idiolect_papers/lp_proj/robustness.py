@@ -1,25 +1,26 @@
-"""The grid of the paper: methods, attacks and federations, and the runs behind its cells."""
+"""The grid of Tables 6 to 9 and 12 to 15 of the lp-proj paper: methods, attacks, federations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from idiolect import Federation, Method, Plan, Task, data, interval, make_method, models
+from idiolect import Method, Plan, interval, make_method
 from idiolect.study import Stock
 
+from ..case import Scale
 from ..published import read_rows
-from ..runs import Summary
+from ..runs import Runs, Summary
+from .cases import CASES
 
-FORMAT = 2  # of the stored figures: a change in what they mean makes the old ones void
-ROUNDS = 200
-SEEDS = 2
-CLIENTS = 100
 EVERY = 20  # rounds between looks at whether the models have collapsed
+MNIST = "MNIST"
+MNIST_CLIENTS = 40  # at most, unless the whole grid is run
+MNIST_ROUNDS = (3, 60)  # at most, of methods that train everyone, and of the others
+MAIN = ("Synthetic(0, 0)", "Synthetic(1, 1)", MNIST)  # of Tables 6 to 9
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,8 @@ class Competitor:
         own = {"dim": dim} if "dim" in self.fields else {}
         return make_method(self.method, **self.fields | own)
 
-
-@dataclass(frozen=True)
-class Threat:
-    """A table of the paper: an attack, and the shares of malicious clients it is run with."""
-
-    attack: str
-    shares: tuple[float, ...] = (0.1, 0.2, 0.5, 0.8)
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.method, **self.fields, "rule": self.rule}
 
 
 _FEDAVG = {"lr": 0.5, "steps": 1}
@@ -69,172 +65,175 @@ METHODS = {
     "lp-proj-2": Competitor("lp-proj-2", _LP_PROJ),
 }
 ATTACKS = {
-    "same-value": Threat("same-value(std=100)"),
-    "sign-flip": Threat("sign-flip(std=10)"),
-    "gaussian": Threat("gaussian(std=100)"),
-    "data-poison": Threat("data-poison(std=20)", (0.02, 0.05, 0.1, 0.2)),
+    "same-value": "same-value(std=100)",
+    "sign-flip": "sign-flip(std=10)",
+    "gaussian": "gaussian(std=100)",
+    "data-poison": "data-poison(std=20)",
 }
-
-
-@dataclass(frozen=True)
-class Place:
-    """A federation of the tables, and its model."""
-
-    data: str
-    model: str
-    options: dict[str, Any] = field(default_factory=dict)
-    dim: int = 21  # of the subspace of lp-proj
-    few: tuple[int, int] | None = None  # rounds of methods that train everyone, and of the others
-    at_most: int | None = None  # clients
-
-    def load(self, clients: int) -> tuple[Federation, Task]:
-        """The data and the model."""
-        federation = data.load(self.data, **self.options, clients=self.many(clients))
-        shape = tuple(federation.inputs.shape[1:])
-        return federation, Task(partial(models.make, self.model, shape, federation.classes))
-
-    def many(self, clients: int) -> int:
-        """Clients, where the grid has so many."""
-        return min(clients, self.at_most or clients)
-
-    def rounds(self, method: Method, most: int) -> int:
-        """Of a method, where the grid has `most`."""
-        return most if self.few is None else min(most, self.few[method.traits.trains != "everyone"])
-
-
-MNIST = "MNIST"
-VOLUME = "Synthetic, by volume"  # sizes by a power law: Tables 12 to 15
-FEDERATIONS = {
-    "Synthetic(0, 0)": Place("synthetic", "linear", {"alpha": 0.0, "beta": 0.0}),
-    "Synthetic(1, 1)": Place("synthetic", "linear", {"alpha": 1.0, "beta": 1.0}),
-    MNIST: Place("mnist", "mlp", {"classes_per_client": 2}, dim=50, few=(3, 60), at_most=40),
-    VOLUME: Place("synthetic", "linear", {"sizes": "power", "minimum": 100}),
-}
-
-
-def heard_per_round(clients: int) -> int:
-    """A tenth of the clients, at least one."""
-    return max(1, round(0.1 * clients))
+SHARES = dict.fromkeys(ATTACKS, (0.1, 0.2, 0.5, 0.8))  # of malicious clients
+SHARES["data-poison"] = (0.02, 0.05, 0.1, 0.2)
 
 
 def percent(share: float) -> str:
-    """A share as the page shows it.
+    """A share of malicious clients as the pages show it.
 
-    >>> percent(0.02)
-    '2 %'
+    >>> percent(0.02), percent(0.0)
+    ('2 %', 'clean')
     """
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f} %" if share else "clean"
 
 
-# -- runs ----------------------------------------------------------------------------------------
-Key = tuple[str, str, str, float]  # federation, method, attack, share of malicious clients
-NO_ATTACK = ("none", 0.0)  # a cell without malicious clients serves the tables of all attacks
-Outcome = dict[str, Any]  # what a run, or a clean one in its place, says of the benign clients
+# -- runs -----------------------------------------------------------------------------------------
+class Attacked(NamedTuple):
+    """A cell of the grid; one without malicious clients serves the tables of all attacks."""
 
+    federation: str
+    method: str
+    attack: str = "none"
+    share: float = 0.0  # of malicious clients
 
-def keys(federations: Iterable[str], methods: Sequence[str], attacks: Sequence[str]) -> list[Key]:
-    """Every cell of the grid, the clean ones once."""
-    attacked = [(attack, share) for attack in attacks for share in ATTACKS[attack].shares]
-    return [
-        (federation, method, attack, share)
-        for federation in federations
-        for method in methods
-        for attack, share in [NO_ATTACK, *attacked]
-    ]
-
-
-def place_of(federation: str, whole: bool = False) -> Place:
-    """A federation, with all clients and rounds where the `whole` grid is wanted."""
-    place = FEDERATIONS[federation]
-    return replace(place, few=None, at_most=None) if whole else place
-
-
-def setting(key: Key, rounds: int, clients: int, whole: bool = False) -> Plan:
-    """The runs of a cell.
-
-    Those of a method that sends nothing tell who is malicious and have no round: what its benign
-    clients do is in the clean run.
-
-    >>> setting(("Synthetic(0, 0)", "RSA", "sign-flip", 0.1), ROUNDS, CLIENTS).label
-    'RSA attack=sign-flip 10 % data=Synthetic(0, 0)'
-    """
-    federation, name, attack, share = key
-    competitor, place = METHODS[name], place_of(federation, whole)
-    method = competitor.make(place.dim)
-    per_round = heard_per_round(clients)
-    expected = int(per_round * share + 1e-9)
-    most = max(0, (per_round - 3) // 2)  # that Krum can be told: n >= 2 f + 3
-    wanted = place.rounds(method, rounds) if competitor.sends or not share else 0
-    run_settings = {
-        "rounds": wanted,
-        "sample": per_round,
-        "eval_every": min(EVERY, wanted),
-        "rule": competitor.rule.format(f=min(expected, most)),
-        "attack": ATTACKS[attack].attack if share else "none",
-        "malicious": share,
-    }
-    threat = f"{attack} {percent(share)}" if share else "none"
-    return Plan.of(
-        method,
-        settings=run_settings,
-        data=federation,
-        model=federation,
-        name=name,
-        varied={"attack": threat, "data": federation},
-    )
-
-
-def stocked(federations: Iterable[str], clients: int, whole: bool = False) -> Stock:
-    """The data and the models."""
-    stock = Stock({}, {})
-    for title in federations:
-        stock.data[title], stock.tasks[title] = place_of(title, whole).load(clients)
-    return stock
-
-
-def outcomes(by_key: Mapping[Key, Sequence[Summary]]) -> dict[Key, list[Outcome]]:
-    """Of every cell, seed by seed."""
-    out = {}
-    for key, summaries in by_key.items():
-        federation, name, _, share = key
-        if share and not METHODS[name].sends:
-            clean = by_key[federation, name, *NO_ATTACK]
-            out[key] = [_untouched(s, c) for s, c in zip(summaries, clean, strict=True)]
-        else:
-            out[key] = [_outcome(s, clean=not share) for s in summaries]
-    return out
-
-
-def _outcome(summary: Summary, clean: bool) -> Outcome:
-    """The final test accuracy of the benign clients."""
-    clients = summary["by_client"]
-    out = {
-        "accuracy": round(summary["accuracy"]["mean"], 6),
-        "variance": round(summary["accuracy"]["variance"], 6),
-        "collapsed": summary["collapsed"][0],
-        "malicious": [k for k, row in enumerate(clients) if row["malicious"]],
-    }
-    if clean:  # to ask later how the same clients do when nobody is malicious
-        out["by_client"] = [round(row["test_accuracy"], 4) for row in clients]
-    return out
-
-
-def _untouched(attacked: Summary, clean: Summary) -> Outcome:
-    """The clients that are benign under an attack, in the clean run."""
-    malicious = [row["malicious"] for row in attacked["by_client"]]
-    benign = [r for r, lies in zip(clean["by_client"], malicious, strict=True) if not lies]
-    each = np.array([row["test_accuracy"] for row in benign])
-    samples = [row["test_samples"] for row in benign]
-    return {
-        "accuracy": round(float(np.average(each, weights=samples)), 6),
-        "variance": round(float(each.var()), 6),
-        "collapsed": clean["collapsed"][0],
-        "malicious": [k for k, lies in enumerate(malicious) if lies],
-    }
+    @property
+    def clean(self) -> Attacked:
+        return Attacked(self.federation, self.method)
 
 
 @dataclass(frozen=True)
-class Cell:
+class AttackGrid(Scale):
+    """Which cells of the tables are run, and how."""
+
+    federations: tuple[str, ...] = MAIN
+    methods: tuple[str, ...] = tuple(METHODS)
+    attacks: tuple[str, ...] = tuple(ATTACKS)
+    clients: int = 100
+    whole: bool = False  # MNIST with all its clients and rounds as well
+
+    @property
+    def per_round(self) -> int:
+        """A tenth of the clients, at least one."""
+        return max(1, round(0.1 * self.clients))
+
+    def places(self) -> list[Attacked]:
+        """Every cell, the clean ones once."""
+        return [
+            place
+            for federation in self.federations
+            for method in self.methods
+            for place in (
+                Attacked(federation, method),
+                *(Attacked(federation, method, a, s) for a in self.attacks for s in SHARES[a]),
+            )
+        ]
+
+    def setting(self, place: Attacked) -> Plan:
+        """The runs of a cell.
+
+        Those of a method that sends nothing tell who is malicious and have no round: what its
+        benign clients do is in the clean run.
+
+        >>> AttackGrid(200, 2).setting(Attacked("MNIST", "RSA", "sign-flip", 0.1)).label
+        'RSA attack=sign-flip 10 % data=MNIST'
+        """
+        federation, name, attack, share = place
+        competitor = METHODS[name]
+        method = competitor.make(CASES[federation].dim)
+        expected = int(self.per_round * share + 1e-9)
+        most = max(0, (self.per_round - 3) // 2)  # that Krum can be told: n >= 2 f + 3
+        rounds = self.rounds if competitor.sends or not share else 0
+        if federation == MNIST and not self.whole:
+            rounds = min(rounds, MNIST_ROUNDS[method.traits.trains != "everyone"])
+        run_settings = {
+            "rounds": rounds,
+            "sample": self.per_round,
+            "eval_every": min(EVERY, rounds),
+            "rule": competitor.rule.format(f=min(expected, most)),
+            "attack": ATTACKS[attack] if share else "none",
+            "malicious": share,
+        }
+        threat = f"{attack} {percent(share)}" if share else "none"
+        return Plan.of(
+            method,
+            settings=run_settings,
+            data=federation,
+            model=federation,
+            name=name,
+            varied={"attack": threat, "data": federation},
+        )
+
+    def stock(self) -> Stock:
+        """The data and the models."""
+        stock = Stock({}, {})
+        for title in self.federations:
+            few = title == MNIST and not self.whole
+            clients = min(self.clients, MNIST_CLIENTS) if few else self.clients
+            stock.data[title], stock.tasks[title] = CASES[title].load(clients=clients)
+        return stock
+
+    def measure(self, runs: Runs) -> Tables:
+        """The tables of these federations, methods and attacks."""
+        settings = {place: self.setting(place) for place in self.places()}
+        by_place = runs(settings, self.stock(), range(self.seeds), ("by_client",))
+        results = outcomes(by_place)
+        tables = Tables()
+        for federation in self.federations:
+            for method in self.methods:
+                clean = results[Attacked(federation, method)]
+                for attack in self.attacks:
+                    row = {0.0: AttackedCell.of(clean)}
+                    for share in SHARES[attack]:
+                        place = Attacked(federation, method, attack, share)
+                        row[share] = AttackedCell.of(results[place], clean)
+                    tables.rows[federation, attack, method] = row
+        return tables
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run, or a clean one in its place, says of the benign clients in the end."""
+
+    accuracy: float
+    variance: float
+    collapsed: int | None  # the round from which on
+    malicious: frozenset[int]
+    by_client: tuple[float, ...] = ()  # of all clients, where nobody is malicious
+
+    def accuracy_without(self, malicious: frozenset[int]) -> float:
+        """The mean accuracy of the clients that are benign in another run."""
+        return _mean([a for k, a in enumerate(self.by_client) if k not in malicious])
+
+
+def outcomes(by_place: Mapping[Attacked, Sequence[Summary]]) -> dict[Attacked, list[Outcome]]:
+    """Of every cell, seed by seed."""
+    results = {}
+    for place, summaries in by_place.items():
+        untouched = place.share and not METHODS[place.method].sends
+        measured = by_place[place.clean] if untouched else summaries
+        pairs = zip(summaries, measured, strict=True)
+        results[place] = [_outcome(attacked, summary) for attacked, summary in pairs]
+    return results
+
+
+def _outcome(attacked: Summary, measured: Summary) -> Outcome:
+    """The final test accuracy of the clients that are benign in the attacked run."""
+    clients = measured["by_client"]
+    malicious = frozenset(k for k, row in enumerate(attacked["by_client"]) if row["malicious"])
+    accuracy, variance = (measured["accuracy"][name] for name in ("mean", "variance"))
+    if measured is not attacked:
+        benign = [row for k, row in enumerate(clients) if k not in malicious]
+        each = np.array([row["test_accuracy"] for row in benign])
+        accuracy = float(np.average(each, weights=[row["test_samples"] for row in benign]))
+        variance = float(each.var())
+    return Outcome(
+        round(accuracy, 6),
+        round(variance, 6),
+        measured["collapsed"][0],
+        malicious,
+        () if malicious else tuple(round(row["test_accuracy"], 4) for row in clients),
+    )
+
+
+# -- tables ---------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class AttackedCell:
     """One figure of a table, over seeds."""
 
     accuracy: float  # mean over seeds
@@ -245,35 +244,33 @@ class Cell:
     same_clients: float | None = None  # the clean accuracy of the clients that are benign here
 
     @classmethod
-    def of(cls, results: Sequence[dict[str, Any]], clean: Sequence[dict[str, Any]] = ()) -> Cell:
+    def of(cls, results: Sequence[Outcome], clean: Sequence[Outcome] = ()) -> AttackedCell:
         """The cell of the runs of all seeds; `clean` are those without malicious clients."""
-        accuracy = [r["accuracy"] for r in results]
-        same = None
-        if clean:
-            pairs = zip(results, clean, strict=True)
-            same = _mean([_clean_accuracy(c, set(r["malicious"])) for r, c in pairs])
+        accuracy = [r.accuracy for r in results]
+        pairs = zip(results, clean, strict=False)
         return cls(
             accuracy=_mean(accuracy),
-            variance=_mean([r["variance"] for r in results]),
+            variance=_mean([r.variance for r in results]),
             ci95=interval(accuracy),
-            collapsed=tuple(r["collapsed"] for r in results if r["collapsed"]),
+            collapsed=tuple(r.collapsed for r in results if r.collapsed),
             by_seed=tuple(accuracy),
-            same_clients=same,
+            same_clients=_mean([c.accuracy_without(r.malicious) for r, c in pairs])
+            if clean
+            else None,
         )
 
     def text(self) -> str:
         """As in the tables.
 
-        >>> Cell(0.9, 0.01).text(), Cell(0.9, 0.01, 0.002).text()
+        >>> AttackedCell(0.9, 0.01).text(), AttackedCell(0.9, 0.01, 0.002).text()
         ('0.900 (0.010)', '0.900 ± 0.002 (0.010)')
-        >>> Cell(0.1, 0.01, collapsed=(40, 60), by_seed=(0.1, 0.1)).text()
+        >>> AttackedCell(0.1, 0.01, collapsed=(40, 60), by_seed=(0.1, 0.1)).text()
         '★ round 40'
-        >>> Cell(0.1, 0.01, collapsed=(40,), by_seed=(0.1, 0.1, 0.1)).text()
+        >>> AttackedCell(0.1, 0.01, collapsed=(40,), by_seed=(0.1, 0.1, 0.1)).text()
         '★ round 40 (1 of 3 seeds)'
         """
         if self.collapsed:
-            fallen = len(self.collapsed)
-            seeds = len(self.by_seed)
+            fallen, seeds = len(self.collapsed), len(self.by_seed)
             some = "" if fallen == seeds else f" ({fallen} of {seeds} seeds)"
             return f"★ round {min(self.collapsed)}{some}"
         spread = "" if self.ci95 is None else f" ± {self.ci95:.3f}"
@@ -284,16 +281,11 @@ class Cell:
         return "★" if self.collapsed else f"{self.accuracy:.3f}"
 
 
-def _clean_accuracy(clean: dict[str, Any], malicious: set[int]) -> float:
-    """The mean accuracy, in a clean run, of the clients that are benign in another one."""
-    return _mean([a for k, a in enumerate(clean["by_client"]) if k not in malicious])
-
-
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-Row = dict[float, Cell]  # share of malicious clients (0 = clean) -> cell
+Row = dict[float, AttackedCell]  # share of malicious clients (0 = clean) -> cell
 
 
 @dataclass
@@ -302,18 +294,17 @@ class Tables:
 
     rows: dict[tuple[str, str, str], Row] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, cells: Mapping[Key, Sequence[Outcome]], attacks: Iterable[str]) -> Tables:
-        """The tables of finished runs."""
-        out = cls()
-        for federation, method in dict.fromkeys((f, m) for f, m, _, _ in cells):
-            clean = cells[federation, method, *NO_ATTACK]
-            for attack in attacks:
-                row = {0.0: Cell.of(clean)}
-                for share in ATTACKS[attack].shares:
-                    row[share] = Cell.of(cells[federation, method, attack, share], clean)
-                out.rows[federation, attack, method] = row
-        return out
+    @property
+    def federations(self) -> list[str]:
+        return list(dict.fromkeys(federation for federation, _, _ in self.rows))
+
+    @property
+    def attacks(self) -> list[str]:
+        return list(dict.fromkeys(attack for _, attack, _ in self.rows))
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(method for _, _, method in self.rows))
 
     def of_method(self, method: str) -> Iterator[tuple[str, str, Row]]:
         """(federation, attack, row) for every row of a method."""
@@ -321,27 +312,28 @@ class Tables:
 
     def as_dict(self) -> dict[str, Any]:
         """As robustness.json holds them: federation -> attack -> method -> share -> cell."""
-        out: dict[str, Any] = {}
+        tables: dict[str, Any] = {}
         for (federation, attack, method), row in self.rows.items():
-            methods = out.setdefault(federation, {}).setdefault(attack, {})
+            methods = tables.setdefault(federation, {}).setdefault(attack, {})
             methods[method] = {f"{share:g}": vars(cell) for share, cell in row.items()}
-        return out
+        return tables
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Tables:
         """The tables of robustness.json."""
-        out = cls()
-        for federation, attacks in stored.items():
-            for attack, methods in attacks.items():
-                for method, cells in methods.items():
-                    row = {float(share): _cell(fields) for share, fields in cells.items()}
-                    out.rows[federation, attack, method] = row
-        return out
+        return cls(
+            {
+                (federation, attack, method): {float(s): _cell(c) for s, c in cells.items()}
+                for federation, attacks in stored.items()
+                for attack, methods in attacks.items()
+                for method, cells in methods.items()
+            }
+        )
 
 
-def _cell(fields: dict[str, Any]) -> Cell:
+def _cell(fields: dict[str, Any]) -> AttackedCell:
     lists = {name: tuple(fields[name]) for name in ("collapsed", "by_seed")}
-    return Cell(**{**fields, **lists})
+    return AttackedCell(**{**fields, **lists})
 
 
 # [federation, attack, method] -> accuracy and variance of each cell, clean first; None for a ★
