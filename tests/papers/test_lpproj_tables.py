@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from idiolect_papers.case import Case
+from idiolect_papers.case import Case, Scale
 from idiolect_papers.lp_proj import personal, subspace, table2
 from idiolect_papers.lp_proj import personal_pages as pages
 from idiolect_papers.lp_proj.cases import CASES, MAIN, case_of
@@ -170,10 +170,11 @@ def test_figures_are_drawn_of_the_same_runs(found, tmp_path, number):
 def test_table_16_and_17(tmp_path):
     folder = tmp_path / "reproduced"
     folder.mkdir()
-    size = subspace.Size(1, 2, {"clients": 3})
-    page, *_ = subspace.write_table16(folder, "quick", size, "digits", jobs=1)
+    size = Scale(1, 2, {"clients": 3})
+    digits = Case("digits", "mlp", model_options={"hidden": "100"})
+    page, *_ = subspace.write_table(folder, 16, "quick", size, digits, jobs=1)
     assert "| lp-proj-1, orthogonal | 0.004026 |" in page.read_text()
-    page, stored, *_ = subspace.write_table17(folder, "quick", size, "digits", jobs=1)
+    page, stored, *_ = subspace.write_table(folder, 17, "quick", size, digits, jobs=1)
     cells = json.loads(stored.read_text())["cells"]
     assert len([c for c in cells if c["paper"]]) == 20
     assert "agrees" not in {c["mark"] for c in cells}
@@ -183,8 +184,8 @@ def test_table_2_in_form(tmp_path, monkeypatch):
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "none"))
     folder = tmp_path / "reproduced"
     folder.mkdir()
-    size = table2.Size(1, 1, 4, 1, 0.01, "mlp", {"clients": 4}, source="digits", dim=20, blocks=5)
-    page, stored, *_ = table2.write(folder, "quick", size, jobs=1)
+    size = table2.Table2Scale(1, 1, {"clients": 4}, 1, 4, 0.01, dim=20, blocks=5)
+    page, stored, *_ = table2.write(folder, "quick", size, Case("digits", "mlp"), jobs=1)
     cells = json.loads(stored.read_text())["cells"]
     assert [c["mark"] for c in cells if c["paper"]] == ["not run"] * 12
     assert "times less" in page.read_text()
