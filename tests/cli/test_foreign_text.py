@@ -14,9 +14,10 @@ from rich.cells import cell_len
 
 import idiolect as il
 from idiolect.cli.main import main
+from idiolect.core.columns import render
 from idiolect.core.text import csv_cell, label, shown
 from idiolect.data import picture
-from idiolect.report.tables import majority_row, render, results_table
+from idiolect.report.tables import majority_row, results_table
 
 NASTY = [  # (the name, a part of it that can be recognised)
     ("[/oops]", "[/oops]"),

@@ -12,12 +12,12 @@ import idiolect as il
 from idiolect.cli import output
 from idiolect.cli.commands import data as data_commands
 from idiolect.cli.commands import list as lists
-from idiolect.cli.commands import runs, train
+from idiolect.cli.commands import train
 from idiolect.cli.main import main
 from idiolect.data import Federation
 
 WIDTHS = (60, 80, 100)
-MODULES = (data_commands, lists, output, runs, train)
+MODULES = (data_commands, output, train)
 
 
 @pytest.fixture(params=WIDTHS)

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from idiolect.core.columns import Column, fitted_table, words
-from idiolect.report.tables import render
+from idiolect.core.columns import Column, FittedTable, render, words
 
 NAMES = ("clients", "sent up", "gradients per client", "memory")
 LARGE = {
@@ -26,7 +25,7 @@ def columns():
 
 @pytest.mark.parametrize("width", [24, 40, 50, 60, 72, 80, 100, 140, 200])
 def test_a_figure_is_whole_or_its_column_is_named(width):
-    text = render(fitted_table(columns(), [LARGE, LARGE], width), width)
+    text = render(FittedTable(columns(), [LARGE, LARGE]), width)
     assert all(cell_len(line) <= width for line in text.splitlines()) and "…" not in text
     table, _, note = text.partition("no room for")
     note = " ".join(note.split())
@@ -43,7 +42,7 @@ def test_a_figure_is_whole_or_its_column_is_named(width):
 def test_no_table_is_wider_than_the_terminal(figures, text, width):
     row = {"name": text, **{f"n{i}": f"{n:,}" for i, n in enumerate(figures)}}
     shown = [Column(f"n{i}", i, lambda r, i=i: r[f"n{i}"]) for i in range(len(figures))]
-    out = render(fitted_table([words("name", "name"), *shown], [row], width, "title"), width)
+    out = render(FittedTable([words("name", "name"), *shown], [row], "title"), width)
     assert all(cell_len(line) <= width for line in out.splitlines())
     table, _, note = out.partition("no room for")
     for i in range(len(figures)):
@@ -51,7 +50,7 @@ def test_no_table_is_wider_than_the_terminal(figures, text, width):
 
 
 def test_words_are_folded_and_complete():
-    text = render(fitted_table([words("name", "name"), words("text", "text")], [LARGE], 30), 30)
+    text = render(FittedTable([words("name", "name"), words("text", "text")], [LARGE]), 30)
     assert LARGE["text"].replace(" ", "") in "".join(
         line[-14:] for line in text.splitlines()[3:]
     ).replace(" ", "")

@@ -25,12 +25,12 @@ def test_the_table_shows_every_client_of_a_small_federation():
         and "classes per client: 2 to 2" in shown
         and "commonest class is right" in shown
     )
-    assert data.table(f).row_count == 6 and len(data.table(f).columns) == 15
+    assert len(data.table(f).rows) == 6 and len(data.table(f).columns) == 15
 
 
 def test_the_table_is_condensed_for_many_clients_and_many_classes():
     f = Federation.from_arrays(np.zeros((3000, 1)), np.arange(3000) % 62, np.arange(3000) // 30)
-    assert data.table(f).row_count == 21
+    assert len(data.table(f).rows) == 21
     assert "most frequent classes" in text(f) and "..." in text(f) and " 99 19 5 6 " in text(f)
 
 

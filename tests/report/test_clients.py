@@ -9,8 +9,8 @@ from torch import nn
 
 import idiolect as il
 from helpers import classification, regression
+from idiolect.core.columns import render
 from idiolect.report.clients import clients_view
-from idiolect.report.tables import render
 
 SIZES = (40,) * 20
 NAMES = [f"hospital-{k}" for k in range(20)]
@@ -76,7 +76,7 @@ def test_clients_below_their_own_majority_class_are_counted(found):
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_it_fits_the_terminal_and_names_what_does_not(found, width):
-    for table in clients_view(found).tables(width):
+    for table in clients_view(found).tables():
         text = render(table, width)
         assert all(len(line) <= width for line in text.splitlines()) and "…" not in text
     console = Console(width=width, record=True, quiet=True)
@@ -84,7 +84,7 @@ def test_it_fits_the_terminal_and_names_what_does_not(found, width):
 
 
 def test_a_column_for_each_method_of_a_comparison(found):
-    text = render(clients_view(found).tables(100)[1], 100)
+    text = render(clients_view(found).tables()[1], 100)
     heading = next(line for line in text.splitlines() if "client " in line)
     assert [w for w in heading.split() if w in ("fedavg", "ditto", "local")] == [
         "fedavg",

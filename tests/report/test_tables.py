@@ -5,7 +5,8 @@ import re
 import pytest
 
 from idiolect import Federation
-from idiolect.report.tables import majority_row, render, results_table
+from idiolect.core.columns import render
+from idiolect.report.tables import majority_row, results_table
 from idiolect.report.targets import Goals
 
 FEDERATION = Federation.from_arrays([[0.0]] * 4, [0, 1, 0, 1], [0, 0, 1, 1])

@@ -45,7 +45,7 @@ def test_it_is_pearsons_correlation_with_the_local_run_of_most_gradients(compare
 
 
 def test_it_stands_in_the_table_on_request_alone(compared):
-    from idiolect.report.tables import render
+    from idiolect.core.columns import render
 
     assert "collaboration" not in str(compared)
     text = render(compared.table(140, also="collaboration"))
@@ -62,7 +62,7 @@ def test_without_a_local_run_there_is_none():
 
 
 def _words(table):
-    from idiolect.report.tables import render
+    from idiolect.core.columns import render
 
     return render(table).split()
 

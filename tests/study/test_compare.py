@@ -18,9 +18,10 @@ from idiolect.attacks import ATTACKS
 from idiolect.channels import CHANNELS
 from idiolect.cli.commands import list as info
 from idiolect.cli.main import main
+from idiolect.core.columns import render
 from idiolect.report.format import goal, number, size
 from idiolect.report.plots import curve_picture, write_curves
-from idiolect.report.tables import majority_row, render, results_table
+from idiolect.report.tables import majority_row, results_table
 from idiolect.report.targets import Goals
 from idiolect.run.plan import Plan, method_spec, row_spec
 from idiolect.server.rules import RULES

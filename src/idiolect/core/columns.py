@@ -1,10 +1,11 @@
-"""Tables that fit a terminal: a column is folded at words or left out and named, never cut.
+"""Tables as data, whose text fits a terminal: a column is folded at words or left out and named.
 
 rich is imported where a table is made: `import idiolect` does not wait for it.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .text import shown
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
 LONGEST = 400  # characters of a name that are shown
@@ -99,37 +101,66 @@ def _widths(columns: Sequence[Column], rows: Sequence[Any], width: int) -> list[
     return widths
 
 
-def fitted_table(
-    columns: Sequence[Column],
-    rows: Sequence[Any],
-    width: int,
-    title: str = "",
-    caption: str = "",
-    sections: bool = False,
-) -> Table:
-    """A table of at most this width; what it leaves out is said at the end of its caption."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+@dataclass(frozen=True)
+class FittedTable:
+    """A table as data. It prints itself as wide as the terminal is, or as `width` says.
 
-    shown_columns, dropped = fitting(columns, rows, width)
-    notes = "\n".join(filter(None, (caption, left_out(dropped))))
-    table = Table(
-        title=Text(title, style="table.title", overflow="fold") if title else None,
-        caption=Text(notes, style="table.caption", overflow="fold") if notes else None,
-        title_justify="left",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1),
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    for column, room in zip(shown_columns, _widths(shown_columns, rows, width), strict=True):
-        heading = Text(column.heading)
-        if column.words:
-            table.add_column(heading, overflow="fold", width=room)
-        else:
-            table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(c.cell(row)) for c in shown_columns), end_section=sections)
-    return table
+    What has no room is named at the end of the caption.
+
+    >>> table = FittedTable([words("name", "name")], [{"name": "ditto"}])
+    >>> table.cells()
+    [['ditto']]
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    title: str = ""
+    caption: str = ""
+    sections: bool = False  # a line between rows
+    width: int = 0  # 0 = that of the terminal
+
+    def cells(self) -> list[list[str]]:
+        """All texts, row by row."""
+        return [[column.cell(row) for column in self.columns] for row in self.rows]
+
+    def fitted(self, width: int) -> Table:
+        """The columns that have room, for rich."""
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        columns, dropped = fitting(self.columns, self.rows, width)
+        notes = "\n".join(filter(None, (self.caption, left_out(dropped))))
+        table = Table(
+            title=Text(self.title, style="table.title", overflow="fold") if self.title else None,
+            caption=Text(notes, style="table.caption", overflow="fold") if notes else None,
+            title_justify="left",
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+            padding=(0, 1),
+            collapse_padding=True,
+            pad_edge=False,
+        )
+        for column, room in zip(columns, _widths(columns, self.rows, width), strict=True):
+            if column.words:
+                table.add_column(Text(column.heading), overflow="fold", width=room)
+            else:
+                table.add_column(Text(column.heading), justify="right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*(Text(c.cell(row)) for c in columns), end_section=self.sections)
+        return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.fitted(self.width or options.max_width)
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+def render(table: Any, width: int = 140) -> str:
+    """What rich prints of a table, as text."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=width).print(table)
+    return out.getvalue().rstrip()

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..core.columns import Column, fitted_table, fitting
+from ..core.columns import Column, FittedTable, fitting
 from ..core.knobs import SettingError
 from ..core.plotting import new_figure, save_figure
 from ..core.text import label, shown
 from .federation import SPLITS, Federation
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 LONGEST = 120  # characters of a name that are shown
 
 
-def table(federation: Federation, rows: int = 20, width: int = 140) -> Table:
+def table(federation: Federation, rows: int = 20, width: int = 140) -> FittedTable:
     """Training samples, clients by classes, of at most `rows` clients; the caption sums up all.
 
     Where a column per class has no room, the most frequent classes of each client are named.
 
     >>> from . import load
-    >>> table(load("digits", clients=30), rows=10).row_count
+    >>> len(table(load("digits", clients=30), rows=10).rows)
     11
     """
     counts = federation.class_counts("train") if federation.classes else None
@@ -44,7 +40,7 @@ def table(federation: Federation, rows: int = 20, width: int = 140) -> Table:
         columns = by_class if fits else [*columns, most]
     name = shown(federation.name, LONGEST)
     title = f"{name}: {federation.clients:,} clients, {federation.samples:,} samples"
-    return fitted_table(columns, places, width, title, _caption(federation))
+    return FittedTable(columns, places, title, _caption(federation), width=width)
 
 
 def _few(federation: Federation) -> range:

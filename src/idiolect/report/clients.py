@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..core.columns import LONGEST, Column, fitted_table
+from ..core.columns import LONGEST, Column, FittedTable, render
 from ..core.documents import plain
 from ..core.text import shown
 from .format import count, number, signed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
 ENDS = 5  # clients shown at the worst end; three at the best and in the middle
 Values = dict[str, float]  # of every client, by its name
@@ -111,11 +110,11 @@ class ClientsView:
             }
         )
 
-    def tables(self, width: int = 100) -> list[Table]:
+    def tables(self) -> list[FittedTable]:
         """A line per method, and a line per client that is shown."""
-        return [self._methods(width), self._clients(width)]
+        return [self._methods(), self._clients()]
 
-    def _methods(self, width: int) -> Table:
+    def _methods(self) -> FittedTable:
         def figure(key: str) -> Any:
             return lambda r: number(r[key])
 
@@ -135,7 +134,7 @@ class ClientsView:
             columns += [Column(word, 0, counted(word)) for word in ("gain", "lose")]
             columns.append(Column("same", 4, counted("same")))
         title = f"{self.figure} of {len(self.ordered):,} clients, each on its own test data"
-        return fitted_table(columns, rows, width, title, self._note())
+        return FittedTable(columns, rows, title, self._note())
 
     def _note(self) -> str:
         notes = []
@@ -149,7 +148,7 @@ class ClientsView:
             notes.append(f"{self.without:,} clients have no value: no test data, or not defined")
         return "\n".join(notes)
 
-    def _clients(self, width: int) -> Table:
+    def _clients(self) -> FittedTable:
         rows = self.rows()
         columns = [
             Column("client", 0, lambda r: shown(r["client"], LONGEST), words=True, least=14),
@@ -169,15 +168,13 @@ class ClientsView:
         some = "" if len(rows) == len(self.ordered) else f"; {len(rows)} are shown"
         by = f" by {self.served[0].name}" if len(self.served) > 1 else ""
         title = f"clients from best to worst{by}{some}"
-        return fitted_table(columns, rows, width, shown(title))
+        return FittedTable(columns, rows, shown(title))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self.tables(options.max_width)
+        yield from self.tables()
 
     def __str__(self) -> str:
-        from .tables import render
-
-        return "\n".join(render(table, 100) for table in self.tables(100))
+        return render(self, 100)
 
 
 def clients_view(result: Any, local: Any = None) -> ClientsView:

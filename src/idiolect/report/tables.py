@@ -5,11 +5,10 @@ rich is imported where a table is made: `import idiolect` does not wait for it.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..core.columns import LONGEST, Column, fitted_table
+from ..core.columns import LONGEST, Column, FittedTable
 from ..core.knobs import nearest
 from ..core.text import shown
 from ..data.federation import Federation
@@ -29,9 +28,6 @@ from .captions import (
 )
 from .format import count, goal, number, short_size, size
 from .targets import Goals
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 def baseline_row(
@@ -144,10 +140,10 @@ def _goal_columns(goals: Goals) -> list[Column]:
 def results_table(
     rows: list[Row],
     title: str | None = None,
-    width: int = 140,
+    width: int = 0,
     goals: Goals | None = None,
     also: Sequence[str] = (),
-) -> Table:
+) -> FittedTable:
     """One line per method: accuracy with its interval, fairness, loss, bytes and compute.
 
     For a regression, loss and metrics in place of accuracy. A narrow terminal shows fewer columns,
@@ -165,16 +161,8 @@ def results_table(
     ]
     heading = shown(title, LONGEST) if title else ""
     notes = [caption(rows, goals), *map(shown, also_notes(also, rows))]
-    return fitted_table(columns, rows, width, heading, "\n".join(filter(None, notes)))
-
-
-def render(table: Table, width: int = 140) -> str:
-    """The table as text."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    Console(file=out, width=width).print(table)
-    return out.getvalue().rstrip()
+    text = "\n".join(filter(None, notes))
+    return FittedTable(columns, rows, heading, text, width=width)
 
 
 # -- Columns that a table of results has on request alone, and the notes that they need --
@@ -256,7 +244,6 @@ def _collaboration(row: Row) -> str:
 
 
 # -- The table of `idiolect splits`: a row per part that could be personal --
-WIDTH = 140
 EXPLAINED = (
     "train, valid: loss pooled over samples once the private part is fine-tuned (none: the shared "
     "model as it is; all: the whole model of each client); accuracy: on validation data. "
@@ -271,8 +258,8 @@ def splits_table(
     choice: str,
     reasons: Sequence[str],
     title: str,
-    width: int | None = None,
-) -> Table:
+    width: int = 0,
+) -> FittedTable:
     """The candidates, the recommended one marked, and why."""
     columns = [
         Column("private part", 0, lambda r: _split_name(r, choice), words=True),
@@ -288,7 +275,7 @@ def splits_table(
     if any(r["valid_accuracy"] == r["valid_accuracy"] for r in rows):
         columns.insert(-1, Column("accuracy", 1.2, lambda r: number(r["valid_accuracy"])))
     caption = "\n".join([EXPLAINED, *(f"→ {shown(reason, 1000)}" for reason in reasons)])
-    return fitted_table(columns, rows, width or WIDTH, shown(title, 400), caption)
+    return FittedTable(columns, rows, shown(title, 400), caption, width=width)
 
 
 def _split_name(row: dict[str, Any], choice: str) -> str:

@@ -21,7 +21,7 @@ from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
 from ..report.format import number
-from ..report.tables import render, results_table
+from ..report.tables import results_table
 from ..server.roster import Roster
 from ..task.initial import constants
 from .directory import RunDirectory
@@ -332,9 +332,7 @@ class Result:
             notes.get("chosen", {}).get("loss", ""),
             notes.get("personalised", {}).get("text", ""),
         ]
-        return "\n".join(
-            [render(results_table([self.summary()])), *map(shown, filter(None, lines))]
-        )
+        return "\n".join([str(results_table([self.summary()])), *map(shown, filter(None, lines))])
 
 
 class Personalised(Result):

@@ -24,7 +24,7 @@ from ..method import Method
 from ..methods import label_of
 from ..report.plots import write_curves
 from ..report.progress import RoundReport
-from ..report.tables import baseline_row, read_also, render, results_table
+from ..report.tables import baseline_row, read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
 from ..run.directory import on_disk
@@ -360,19 +360,15 @@ class Comparison:
 
         `also`: columns on request, "best-after-20" and "collaboration".
         """
-        from rich.text import Text
-
         rows = self.summary()
         table = results_table(rows, self.title or None, width, self.goals, read_also(also))
         lines = [f"{label} is left out: {reason}" for label, reason in self.skipped.items()]
         lines += [self.note] if self.note else []
-        if isinstance(table.caption, Text):
-            for line in lines:
-                table.caption.append("\n" + shown(line, LONG))
-        return table
+        notes = [table.caption, *(shown(line, LONG) for line in lines)]
+        return replace(table, caption="\n".join(notes))
 
     def __str__(self) -> str:
-        return render(self.table())
+        return str(self.table())
 
     def __repr__(self) -> str:
         return f"Comparison({shown(', '.join(self.labels), 200)})"

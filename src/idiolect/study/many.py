@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from ..core.columns import FittedTable
 from ..core.documents import plain
 from ..core.files import resume_command, write_atomic, write_csv, write_json
 from ..core.knobs import SettingError, build
@@ -35,7 +36,6 @@ from .manifest import SWEEP
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
 FORMAT = 1  # of sweep.json
 RUNS = "runs.jsonl"
@@ -327,7 +327,7 @@ class Sweep:
 
         return max(groups, key=mean)
 
-    def table(self, width: int = 80) -> Table:
+    def table(self, width: int = 80) -> FittedTable:
         """A row per plan, as wide as the terminal has room for."""
         return results_table(self.merged(), self.title or None, width)
 

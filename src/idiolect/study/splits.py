@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core import streams
+from ..core.columns import FittedTable
 from ..core.documents import plain
 from ..core.knobs import SettingError, build, check, knob, with_role
 from ..core.parts import Parts
@@ -31,7 +32,7 @@ from ..models import adapt
 from ..models.adapters import KINDS
 from ..report.format import number
 from ..report.progress import style_of
-from ..report.tables import render, splits_table
+from ..report.tables import splits_table
 from ..run.plan import AnyMethod, AnyModel, read_method, read_task
 from ..run.run import run, torch_threads
 from ..run.settings import DTYPES, EVALUATION, Settings
@@ -39,9 +40,6 @@ from ..task.context import Here
 from ..task.layout import Split
 from ..task.task import Task
 from ..wire.messages import HEADER
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 ROUNDS = 50  # of FedAvg, where the user does not say
 STEPS = 50  # of fine-tuning
@@ -62,7 +60,7 @@ class Splits:
     title: str
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def table(self, width: int | None = None) -> Table:
+    def table(self, width: int = 0) -> FittedTable:
         """The table of the command line."""
         return splits_table(self.rows, self.choice, self.reasons, self.title, width)
 
@@ -72,7 +70,7 @@ class Splits:
         return cast(dict[str, Any], plain({**self.facts, **facts}))
 
     def __str__(self) -> str:
-        return render(self.table())
+        return str(self.table())
 
     def __repr__(self) -> str:
         return f"Splits(choice={self.choice!r}, of {len(self.rows)})"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
-from ..core.columns import Column, fitted_table
+from ..core.columns import Column, FittedTable
 from ..core.documents import expect_fields, plain, toml_sections
 from ..core.files import read_json, write_atomic, write_csv, write_json
 from ..core.knobs import SettingError, build, check, kinds_of, written
@@ -20,7 +20,6 @@ from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, label_of, name_of
 from ..models import MODELS, options_of
-from ..report.tables import render
 from ..run.directory import on_disk
 from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
 from ..run.result import Result
@@ -48,9 +47,6 @@ from .space import (
     refuse_data_and_model,
 )
 from .tpe import need_optuna, study_search
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 TRIALS = 50  # in a space, by default
 FORMAT = 1  # of tune.json
@@ -464,7 +460,7 @@ class Tuned:
         searches = dict.fromkeys(self.searches[name] for name in self.names)
         return [row for search in searches for row in search.rows()]
 
-    def table(self, width: int = 80) -> Table:
+    def table(self, width: int = 80) -> FittedTable:
         """The best settings of every method and those that are as good, at most ten of each."""
         return standings_table(self.searches, self.names, LISTED, width)
 
@@ -531,7 +527,7 @@ class Tuned:
         )
 
     def __str__(self) -> str:
-        parts = [heading(self.searches[self.names[0]].criterion, self.seeds), render(self.table())]
+        parts = [heading(self.searches[self.names[0]].criterion, self.seeds), str(self.table())]
         parts += [*self.notes(), str(self.comparison)]
         return "\n".join(parts)
 
@@ -572,7 +568,7 @@ def heading(criterion: Criterion, seeds: Mapping[str, Sequence[int]]) -> str:
 
 def standings_table(
     searches: Mapping[str, Search], names: Sequence[str], most: int, width: int
-) -> Table:
+) -> FittedTable:
     """The best setting of every method and the next ones, `most` of each."""
     rows = []
     hidden = 0
@@ -592,7 +588,7 @@ def standings_table(
         Column("behind the best", 1, lambda row: row[3]),
     ]
     title = f"settings by {searches[names[0]].criterion}"
-    return fitted_table(columns, rows, width, title, caption)
+    return FittedTable(columns, rows, title, caption, width=width)
 
 
 def _varied(one: Standing) -> str:

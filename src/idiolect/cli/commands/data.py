@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from ...core.columns import fitted_table, words
+from ...core.columns import FittedTable, words
 from ...core.knobs import SettingError, describe
 from ...core.text import listed, shown
 from ...data import DATASETS, get, load, picture, table
 from ...data.download import OWN, SOURCES
 from ...data.federation import Federation
-from ...report.console import OUT, literal, say
+from ...report.console import OUT, say
 from ..options import Parser, run_action
 from ..output import emit
 
@@ -102,7 +99,7 @@ def _table_facts(federation: Federation) -> dict[str, Any]:
     return {**facts, "scale": preparation.scale, "missing": preparation.missing}
 
 
-def _columns(federation: Federation) -> Table:
+def _columns(federation: Federation) -> FittedTable:
     """What was made of the columns of a table."""
     preparation = federation.preparation
     assert preparation is not None
@@ -111,7 +108,7 @@ def _columns(federation: Federation) -> Table:
         f"{len(preparation.columns)} columns, {len(preparation.feature_names)} features; "
         f"target: {kind}"
     )
-    out = Table("column", "kind", "becomes", title=title, title_justify="left", box=SIMPLE_HEAD)
+    rows = []
     for c in preparation.columns:
         if c.categories:
             text = f"{len(c.feature_names)} features of 0 or 1: {listed(c.categories)}"
@@ -119,10 +116,10 @@ def _columns(federation: Federation) -> Table:
             text = {"none": "as it is"}.get(preparation.scale, f"scaled ({preparation.scale})")
         if c.fill and preparation.missing != "refuse":
             text += f"; missing values: {preparation.missing}"
-        out.add_row(literal(c.name), literal(c.kind), literal(text))
+        rows.append({"column": c.name, "kind": c.kind, "becomes": text})
     for name, why in preparation.dropped.items():
-        out.add_row(literal(name), literal("dropped"), literal(why))
-    return out
+        rows.append({"column": name, "kind": "dropped", "becomes": why})
+    return FittedTable([words(key, key) for key in ("column", "kind", "becomes")], rows, title)
 
 
 def _origin(name: str) -> str:
@@ -150,7 +147,7 @@ def _list(argv: list[str]) -> None:
         )
     headings = {"name": "data", "summary": "what it is", "source": "from", "terms": "terms"}
     columns = [words(heading, key) for key, heading in headings.items()]
-    emit(parsed.output.json, rows, fitted_table(columns, rows, OUT.width))
+    emit(parsed.output.json, rows, FittedTable(columns, rows))
 
 
 ACTIONS = {"list": _list, "get": _get, "show": _show}

@@ -23,7 +23,7 @@ from ...data.read.tables import TableFile
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, certify, create
 from ...models import MODELS, options_of
-from ...report.console import OUT, say
+from ...report.console import say
 from ...report.tables import results_table
 from ...run.plan import Plan, row_spec
 from ...run.result import Result
@@ -200,7 +200,7 @@ def _run(argv: list[str]) -> None:
     sites, clients = deployment.terms.sites, len(result.clients_table())
     title = f"{sites} site{'s' * (sites != 1)}, {clients} client{'s' * (clients != 1)}"
     summary = result.summary()
-    emit(parsed.output.json, summary, results_table([summary], title, OUT.width))
+    emit(parsed.output.json, summary, results_table([summary], title))
     say(f"run directory: {directory}")
 
 

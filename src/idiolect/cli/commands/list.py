@@ -14,12 +14,12 @@ from ... import models
 from ...attacks import ATTACKS
 from ...channels import CHANNELS, Channel, Form, Stage
 from ...core import streams
-from ...core.columns import Column, fitted_table, words
+from ...core.columns import Column, FittedTable, words
 from ...core.knobs import Knobs, describe, knob
 from ...core.text import shown
 from ...methods import METHODS, make_method
 from ...projections.report import all_kinds
-from ...report.console import OUT, literal
+from ...report.console import literal
 from ...report.format import count, number, size
 from ...run.kernel_timing import measure
 from ...server.rules import RULES, Wrapper
@@ -54,7 +54,7 @@ def list_kind(argv: list[str]) -> None:
 
 def _show(as_json: bool, rows: list[Row], columns: Sequence[Column], note: str) -> None:
     sections = any("options" in row for row in rows)
-    emit(as_json, rows, fitted_table(columns, rows, OUT.width, sections=sections), literal(note))
+    emit(as_json, rows, FittedTable(columns, rows, sections=sections), literal(note))
 
 
 def _with_options(heading: str, *more: Column) -> list[Column]:
@@ -273,7 +273,7 @@ def _kernels(argv: list[str]) -> None:
         Column("ms per gradient of the cohort", 0, _milliseconds),
         Column("", 1, lambda r: "chosen by the rule" if r["chosen"] else r["error"], words=True),
     ]
-    emit(as_json, rows, fitted_table(columns, rows, OUT.width, title))
+    emit(as_json, rows, FittedTable(columns, rows, title))
 
 
 def _milliseconds(row: Row) -> str:
@@ -318,7 +318,7 @@ def _projections(argv: list[str]) -> None:
     emit(
         as_json,
         rows,
-        fitted_table(columns, rows, OUT.width, title, "\n".join(refused)),
+        FittedTable(columns, rows, title, "\n".join(refused)),
         *(literal(f"warning: {text}") for text in warnings),
     )
 

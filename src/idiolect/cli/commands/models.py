@@ -15,7 +15,7 @@ from ...core.knobs import Knobs, SettingError, knob, nearest
 from ...core.text import csv_cell, shown
 from ...data.federation import Federation
 from ...data.read.tables import TableFile
-from ...report.console import OUT, say
+from ...report.console import say
 from ...report.tables import results_table
 from ...run.predict import Prediction, labels_of
 from ...run.result import Result
@@ -217,7 +217,7 @@ def personalise(argv: list[str]) -> None:
     summary = new.summary()
     title = f"{len(federation.ids):,} clients after training"
     facts = {**summary, "clients": new.clients_table(), "folder": str(folder)}
-    emit(parsed.output.json, facts, results_table([summary], title, OUT.width))
+    emit(parsed.output.json, facts, results_table([summary], title))
     if not parsed.output.json:
         print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...core.files import given_path, resume_command
 from ...core.knobs import SettingError
 from ...core.registry import names_in
-from ...report.console import OUT, say
+from ...report.console import say
 from ...report.plots import curve_picture, default_panels, delay_picture
 from ...report.tables import results_table
 from ...report.targets import Goals, curve
@@ -68,9 +68,8 @@ def show(argv: list[str]) -> None:
     for one in runs.values():
         output.show_clients(one)
     several = len({str(row["settings"]["data"]) for row in rows if "settings" in row}) > 1
-    table = results_table(
-        rows, "several federations" if several else title, OUT.width, goals, output.also
-    )
+    heading = "several federations" if several else title
+    table = results_table(rows, heading, goals=goals, also=output.also)
     emit(output.json, rows[0] if len(rows) == 1 else rows, table)
 
 

@@ -311,4 +311,4 @@ def splits(argv: list[str]) -> None:
             progress=False,
             **plan.settings,
         )
-    emit(output.json, candidates.summary(), candidates.table(OUT.width))
+    emit(output.json, candidates.summary(), candidates.table())

@@ -135,7 +135,7 @@ def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str,
 def _table(rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: Task) -> Any:
     name = federation.name if plan.data == "table" else plan.data
     title = f"{name}: {federation.clients} clients, d = {task.d}"
-    return results_table(rows, title, OUT.width)
+    return results_table(rows, title)
 
 
 @dataclass(frozen=True)

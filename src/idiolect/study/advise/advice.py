@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...core.columns import LONGEST, Column, fitted_table
+from ...core.columns import LONGEST, Column, FittedTable, render
 from ...core.documents import plain
 from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
@@ -42,7 +42,6 @@ from .training import GIVEN, STEP, Candidate, Holdout
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
 WIDTH = 80
 SHOWN = 5  # clients that are named of those who gain most, and of those who lose most
@@ -124,12 +123,12 @@ class Advice:
         return path
 
     # -- tables ----------------------------------------------------------------------------------
-    def tables(self, width: int = WIDTH) -> list[Table]:
+    def tables(self) -> list[FittedTable]:
         """A line per candidate, and the clients who gain or lose most."""
-        tables = [self._candidates(width)] if self.table else []
-        return [*tables, *([self._clients(width)] if self.clients else [])]
+        tables = [self._candidates()] if self.table else []
+        return [*tables, *([self._clients()] if self.clients else [])]
 
-    def _candidates(self, width: int) -> Table:
+    def _candidates(self) -> FittedTable:
         columns = [
             Column("candidate", 0, lambda r: shown(r["label"], LONGEST), words=True, least=14),
             Column(self.metric, 0, lambda r: number(r["value"])),
@@ -140,14 +139,14 @@ class Advice:
             Column("rounds", 5, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
             Column("gradients", 6, lambda r: count(r["gradients"])),
         ]
-        return fitted_table(columns, self.table, width, shown(self.title))
+        return FittedTable(columns, self.table, shown(self.title))
 
     def _interval(self, row: dict[str, Any]) -> str:
         if row["low"] is None or not math.isfinite(row["low"]):
             return "–"
         return f"{signed(row['low'])} to {signed(row['high'])}"
 
-    def _clients(self, width: int) -> Table:
+    def _clients(self) -> FittedTable:
         clear = [c for c in self.clients if c.verdict != INCONCLUSIVE]
         rest = [c for c in self.clients if c.verdict == INCONCLUSIVE and c.gain == c.gain]
         ordered = sorted(clear or rest, key=lambda c: -c.gain)
@@ -163,7 +162,7 @@ class Advice:
         ]
         what = "clients that clearly gain or lose" if clear else "clients; all are inconclusive"
         some = "" if len(rows) == len(ordered) else f", {len(rows)} of {len(ordered):,}"
-        return fitted_table(columns, rows, width, f"{what}, by gain{some}")
+        return FittedTable(columns, rows, f"{what}, by gain{some}")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
@@ -171,18 +170,12 @@ class Advice:
         for line in self.words:
             yield Text(shown(line))
         yield Text("")
-        yield from self.tables(options.max_width)
+        yield from self.tables()
         for note in self.notes:
             yield Text(shown(f"note: {note}"), style="dim")
 
     def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-
-        out = io.StringIO()
-        Console(file=out, width=WIDTH).print(self)
-        return "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))
+        return "\n".join(line.rstrip() for line in render(self, WIDTH).split("\n"))
 
     def __repr__(self) -> str:
         return f"Advice({self.choice!r}, {shown(self.title, 60)!r})"
