@@ -65,7 +65,7 @@ def claim_of(statement: Mapping[str, str], facts: Facts, verdict: bool | str) ->
         statement.get(part, "").format_map(facts) for part in ("paper", "ours", "reason")
     )
     if isinstance(verdict, str):
-        return Claim(paper, ours, verdict, reason)
+        return Claim(paper, ours, verdict, "" if verdict == NOT_STATED else reason)
     return judged(paper, ours, verdict, reason or "see the tables")
 
 

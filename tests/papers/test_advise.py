@@ -5,10 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from idiolect_papers.own.advise import Case, Sizes
-from idiolect_papers.own.advise_page import Judged, write
+from idiolect_papers.own.advise import AdviceCase, AdviceSize, JudgedCase, write
 
-SMALL = Sizes(
+SMALL = AdviceSize(
     alphas=(1.0,),
     ratios=(0.0,),
     per_client=(10,),
@@ -29,7 +28,7 @@ def judged(choice, truth, alternative="local", metric="accuracy"):
     errors = dict.fromkeys(truth, 0.005)
     found = {"choice": choice, "alternative": alternative, "truth": truth, "side": "above"}
     found["errors"] = errors
-    return Judged(Case(family, 1.0, 40, 10, 100, 0), found)
+    return JudgedCase(AdviceCase(family, 1.0, 40, 10, 100, 0), found)
 
 
 def test_a_choice_is_right_if_nothing_is_better_by_more_than_a_tie():
@@ -43,7 +42,7 @@ def test_a_choice_is_right_if_nothing_is_better_by_more_than_a_tie():
 def test_what_the_samples_cannot_show_is_not_away_from_the_threshold():
     case = judged("undecided", {"local": 0.9, "fedavg": 0.86})
     assert case.place("fedavg") == "away"
-    case.found["errors"]["fedavg"] = 0.02
+    case.outcome["errors"]["fedavg"] = 0.02
     assert case.place("fedavg") == "away, but more than the samples can show"
 
 
@@ -62,7 +61,7 @@ def test_cases_give_the_advice_no_validation_samples_and_a_large_test_set():
 
 
 def test_digits_of_the_test_set_are_not_trained_on():
-    federation, _ = Case("digits", 20, 2, 20, 0, 1).load()
+    federation, _ = AdviceCase("digits", 20, 2, 20, 0, 1).load()
     cut = int(federation.offsets["train"][-1])
     rows = federation.inputs.numpy().round(4)
     train = {row.tobytes() for row in rows[:cut]}

@@ -18,8 +18,7 @@ from idiolect.run.validate import why_not
 from idiolect.testing import private_of, state_of
 from idiolect_papers.closed_forms.quadratic import Quadratic
 from idiolect_papers.ffgg import figure3
-from idiolect_papers.own.stragglers import SYNC
-from idiolect_papers.own.stragglers import Size as Stragglers
+from idiolect_papers.own.stragglers import SYNC, StragglerSize
 from idiolect_papers.own.stragglers import write as write_stragglers
 
 FEDERATION = helpers.classification((20, 9, 14, 30, 11, 17, 8, 25))
@@ -319,8 +318,8 @@ def test_the_closed_form_that_chooses_step_sizes_is_the_method(tmp_path):
 
 @pytest.mark.slow
 def test_stragglers_in_small(tmp_path):
-    size = Stragglers(seeds=2, clients=10, sample=4, buffer=2, rounds=12, accuracy=0.3, norm=0.3,
-                      quadratic=(30, 6, 3), rates=(1.0, 0.5), workers=1)  # fmt: skip
+    size = StragglerSize(seeds=2, clients=10, sample=4, buffer=2, rounds=12, accuracy=0.3, norm=0.3,
+                         quadratic=(30, 6, 3), rates=(1.0, 0.5), workers=1)  # fmt: skip
     write_stragglers(tmp_path, size)
     stored = json.loads((tmp_path / "async-stragglers.json").read_text())
     assert len(stored["figures"]) == 24 and SYNC in "".join(stored["figures"])

@@ -1,11 +1,13 @@
-"""The cases: three families of federations, each swept through the threshold."""
+"""How often is advice right? Three families of federations, each swept through the threshold."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +17,19 @@ from idiolect.data.sets.regression import LogisticRegression
 from idiolect.data.sets.synthetic import Synthetic
 
 from ..closed_forms import logistic
-from ..runs import Work
+from ..page import NOT_STATED, Page, Row, Verdict, page_from_text
+from ..panels import Line, Panel
+from ..runs import Work, finished
+from ..texts import read_text
 
+NAME = "advise-accuracy"
+TEXTS = read_text(NAME)
 DATA_SEED = 14  # data seed: none that was looked at while the advice was written
 SYNTHETIC, LOGISTIC, DIGITS = "synthetic", "logistic", "digits"
 
 
 @dataclass(frozen=True)
-class Case:
+class AdviceCase:
     """A federation of a family: what is swept, the rest of it, and the seed of its data."""
 
     family: str
@@ -45,15 +52,11 @@ class Case:
     def title(self) -> str:
         """The case in words.
 
-        >>> Case("digits", 40, 5, 10, 0, 1).title()
+        >>> AdviceCase("digits", 40, 5, 10, 0, 1).title()
         'digits, 5 classes per client, 40 samples, data seed 1'
         """
-        rest = {
-            SYNTHETIC: f"synthetic({self.swept:g}, 0), {self.other} samples",
-            LOGISTIC: f"logistic, R² {self.swept:g} times its crossing, {self.other} samples",
-            DIGITS: f"digits, {self.other} classes per client, {self.swept:g} samples",
-        }[self.family]
-        return f"{rest}, data seed {self.seed}"
+        words = TEXTS["titles"][self.family].format(case=self)
+        return f"{words}, data seed {self.seed}"
 
     def load(self) -> tuple[Federation, Task]:
         """Training and test samples, no validation samples; and the model."""
@@ -61,7 +64,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class AdviceSize:
     """The grid of cases, and what is spent on each."""
 
     alphas: tuple[float, ...] = (0.0, 1.0, 3.0)
@@ -77,7 +80,7 @@ class Sizes:
     gradients: int = 300
     seeds: int = 5
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[AdviceCase]:
         swept = (
             (SYNTHETIC, self.alphas, self.synthetic, self.clients),
             (LOGISTIC, self.ratios, self.logistic, self.clients),
@@ -89,10 +92,10 @@ class Sizes:
                     # one seed has the same data for every alpha: see `Synthetic`
                     first = DATA_SEED + (100 * place if family == SYNTHETIC else 0)
                     for seed in range(first, first + self.repeats):
-                        yield Case(family, value, other, clients, self.test, seed)
+                        yield AdviceCase(family, value, other, clients, self.test, seed)
 
 
-def _synthetic(case: Case) -> tuple[Federation, Task]:
+def _synthetic(case: AdviceCase) -> tuple[Federation, Task]:
     samples = case.other + case.test
     spec = Synthetic(
         alpha=case.swept,
@@ -105,7 +108,7 @@ def _synthetic(case: Case) -> tuple[Federation, Task]:
     return spec.load(), Task(partial(models.make, "linear", (60,), 10))
 
 
-def _logistic(case: Case) -> tuple[Federation, Task]:
+def _logistic(case: AdviceCase) -> tuple[Federation, Task]:
     """Section 4.1 of the paper: all clients at distance R, R² a multiple of the crossing's."""
     samples = case.other + case.test
     spec = LogisticRegression(
@@ -127,7 +130,7 @@ def _logistic(case: Case) -> tuple[Federation, Task]:
     return spec.load(), logistic.task(spec)
 
 
-def _digits(case: Case) -> tuple[Federation, Task]:
+def _digits(case: AdviceCase) -> tuple[Federation, Task]:
     """Handwritten digits by label: clients draw without replacement from three fifths of them.
 
     Every client is tested on all the others that have one of its classes; clients may share these.
@@ -171,7 +174,7 @@ TRUTH_SEED = 100  # seed of the truth's trainings: others than those of the advi
 class CaseJob(Work):
     """A case, and the compute and seeds of its advice."""
 
-    case: Case
+    case: AdviceCase
     gradients: int
     seeds: int
 
@@ -249,3 +252,231 @@ def _values(result: Result, metric: str) -> np.ndarray:  # -> [n]
         hits, loss = session.hosts[0].each_sample(session.server.version, message, "test")
         by_seed.append((hits if metric == "accuracy" else loss).numpy())
     return np.mean(by_seed, axis=0)
+
+
+# -- how cases are judged -------------------------------------------------------------------------
+TIE = 0.01
+AWAY = 3.0  # ties
+SEEN = 4.0  # standard errors
+NEAR = 1.0
+ENOUGH = 0.9  # share of the cases away from the threshold that are to be right
+AWAY_AND_SEEN = "away"
+AWAY_BY_TIES = "away, but more than the samples can show"
+NEAR_IT = "near"
+TOO_CLOSE = "too close to call"
+
+
+@dataclass(frozen=True)
+class JudgedCase:
+    """A case, and what `CaseJob` measured: its advice and its truth."""
+
+    case: AdviceCase
+    outcome: dict[str, Any]
+
+    @property
+    def tie(self) -> float:
+        return TIE * (self.outcome["truth"]["local"] if self.case.metric == "loss" else 1.0)
+
+    def value(self, method: str) -> float:
+        """The truth of a method, higher is better."""
+        value = self.outcome["truth"][method]
+        return -value if self.case.metric == "loss" else value
+
+    def gain(self, method: str) -> float:
+        """The true gain over Local, in ties."""
+        return (self.value(method) - self.value("local")) / self.tie
+
+    def advised(self, method: str) -> Sequence[float]:
+        """The advised gain with both ends of its interval, in ties."""
+        gains = self.outcome["advised"].get(method, (None, None, None))
+        return [math.nan if gain is None else gain / self.tie for gain in gains]
+
+    @property
+    def best(self) -> str:
+        """The best candidate that federates."""
+        return max((m for m in self.outcome["truth"] if m != "local"), key=self.gain)
+
+    @property
+    def right(self) -> bool:
+        """Whether no candidate is better than the choice by more than a tie."""
+        if not self.decided:
+            return False
+        most = max(self.value(m) for m in self.outcome["truth"])
+        return self.value(self.outcome["choice"].split(" ")[0]) >= most - self.tie
+
+    @property
+    def decided(self) -> bool:
+        return not self.outcome["choice"].startswith("undecided")
+
+    @property
+    def together(self) -> bool:
+        """Whether it federates where a candidate is better than Local, and not elsewhere.
+
+        Where it federates, the method that it takes must itself be better than Local.
+        """
+        choice = self.outcome["choice"]
+        if self.gain(self.best) <= 0:
+            return bool(choice == "local")
+        return choice not in ("local", "undecided") and self.gain(choice) > 0
+
+    def place(self, method: str) -> str:
+        """Where the case lies, by the true gain of a method over Local."""
+        gain = abs(self.gain(method))
+        if gain >= AWAY:
+            visible = gain * self.tie >= SEEN * self.outcome["errors"][method]
+            return AWAY_AND_SEEN if visible else AWAY_BY_TIES
+        return NEAR_IT if gain < NEAR else "between"
+
+    @property
+    def named(self) -> bool:
+        """Whether the alternative names the better of FedAvg and Local."""
+        return self.outcome["alternative"] == ("fedavg" if self.gain("fedavg") > 0 else "local")
+
+    @property
+    def too_close(self) -> bool:
+        return self.outcome["alternative"] == TOO_CLOSE
+
+    @property
+    def sided(self) -> bool:
+        """Whether R^2 lies on the side of its threshold where the better of the two is."""
+        return self.outcome["side"] == ("below" if self.gain("fedavg") > 0 else "above")
+
+    def row(self) -> Row:
+        ratio = self.outcome["ratio"]
+        return {
+            "case": self.case.title(),
+            "best that federates": self.best,
+            "its true gain, in ties": f"{self.gain(self.best):+.1f}",
+            "place": self.place(self.best),
+            "choice": self.outcome["choice"],
+            "right": "yes" if self.right else "no",
+            "true gain of FedAvg, in ties": f"{self.gain('fedavg'):+.1f}",
+            "FedAvg or Local": self.outcome["alternative"],
+            "R² over its threshold": "–"
+            if ratio is None
+            else f"{ratio[0]:.2g} ({ratio[1]:.2g} to {ratio[2]:.2g})",
+            "CPU s": self.outcome["cpu"],
+        }
+
+
+class JudgedCases(list[JudgedCase]):
+    """Cases, and how many of some of them are judged well."""
+
+    def at(self, *places: str) -> JudgedCases:
+        """By the best method that federates."""
+        return JudgedCases(c for c in self if c.place(c.best) in places)
+
+    def two_at(self, place: str) -> JudgedCases:
+        """By FedAvg against Local."""
+        return JudgedCases(c for c in self if c.place("fedavg") == place)
+
+    def share(self, judgement: Callable[[JudgedCase], bool]) -> str:
+        good = sum(map(judgement, self))
+        return f"{good} of {len(self)}" + (f" ({good / len(self):.0%})" if self else "")
+
+    def claim(self, judgement: Callable[[JudgedCase], bool], enough: float = ENOUGH) -> Verdict:
+        """Whether enough of the cases are judged well, and how many are."""
+        if not self:
+            return [(NOT_STATED, {"share": "no such case"})]
+        agrees = sum(map(judgement, self)) >= enough * len(self)
+        return [(agrees, {"share": self.share(judgement)})]
+
+
+# -- the page -------------------------------------------------------------------------------------
+def write(folder: Path, size: AdviceSize | None = None, workers: int = 2) -> list[Path]:
+    """Advise on every case, compare with the truth, and write the page."""
+    began = time.monotonic()
+    size = size or AdviceSize()
+    jobs = [CaseJob(case, size.gradients, size.seeds) for case in size.cases()]
+    results = finished(jobs, folder, NAME, workers)
+    outcomes = [results[job] for job in jobs]
+    return reproduced(jobs, outcomes, size, time.monotonic() - began).write(folder)
+
+
+def reproduced(
+    jobs: Sequence[CaseJob], outcomes: Iterable[dict[str, Any]], size: AdviceSize, seconds: float
+) -> Page:
+    """All that the page says."""
+    cases = JudgedCases(JudgedCase(job.case, o) for job, o in zip(jobs, outcomes, strict=True))
+    away, two_away = cases.at(AWAY_AND_SEEN), cases.two_at(AWAY_AND_SEEN)
+    wrong = [c for c in cases.at(AWAY_AND_SEEN, AWAY_BY_TIES) if c.decided and not c.right]
+    families = {
+        family: JudgedCases(c for c in cases if c.case.family == family) for family in HEADINGS
+    }
+    return page_from_text(
+        NAME,
+        facts={
+            "size": size,
+            "truth": TRUTH_SEEDS,
+            "methods": ", ".join(METHODS),
+            "sided": two_away.share(lambda c: c.sided),
+            "wrong": "; ".join(f"{c.case.title()}: {c.outcome['choice']}" for c in wrong) or "none",
+        },
+        verdicts={
+            "choice": away.claim(lambda c: c.right),
+            "together": away.claim(lambda c: c.together),
+            "named": two_away.claim(lambda c: c.named),
+            "too_close": cases.two_at(NEAR_IT).claim(lambda c: c.too_close, 0.5),
+            "sided": NOT_STATED,
+            "wrong": NOT_STATED,
+        },
+        tables={
+            "How often": [_counts(family, mine) for family, mine in families.items()]
+            + [_counts("all", cases)],
+            **{HEADINGS[f]: [c.row() for c in mine] for f, mine in families.items() if mine},
+        },
+        figures={"cases": [{"case": c.case.title(), **c.outcome} for c in cases]},
+        panels=[panel for family, mine in families.items() for panel in _panels(family, mine)],
+        seconds=seconds,
+    )
+
+
+def _counts(family: str, cases: JudgedCases) -> Row:
+    away, near = cases.at(AWAY_AND_SEEN), cases.at(NEAR_IT)
+    by_ties = cases.at(AWAY_AND_SEEN, AWAY_BY_TIES)
+    two_away, two_near = cases.two_at(AWAY_AND_SEEN), cases.two_at(NEAR_IT)
+    return {
+        "family": family,
+        "choice right, away": away.share(lambda c: c.right),
+        "federate or not right, away": away.share(lambda c: c.together),
+        "the same, by 3 ties alone": by_ties.share(lambda c: c.right),
+        "undecided, by 3 ties alone": by_ties.share(lambda c: not c.decided),
+        "choice right, near": near.share(lambda c: c.right),
+        "undecided, near": near.share(lambda c: not c.decided),
+        "FedAvg or Local right, away": two_away.share(lambda c: c.named),
+        "too close to call, near": two_near.share(lambda c: c.too_close),
+        "R² on the right side, away": two_away.share(lambda c: c.sided),
+    }
+
+
+def _panels(family: str, cases: Iterable[JudgedCase]) -> list[Panel]:
+    """True and advised gain of every method that federates, over what is swept."""
+    by_panel: dict[int, dict[float, list[JudgedCase]]] = {}
+    for c in cases:
+        by_panel.setdefault(c.case.other, {}).setdefault(c.case.swept, []).append(c)
+    axes = TEXTS["axes"][family]
+    vertical = [(1.0, "crossing")] if family == LOGISTIC else []
+    panels = []
+    for other, by_place in by_panel.items():
+        # 0 has no place on a logarithmic axis and stands at its left
+        x = [max(at, 0.03) if family == LOGISTIC else at for at in by_place]
+        lines = []
+        for number, method in enumerate(("fedavg", *METHODS)):
+            truth = [_mean([c.gain(method) for c in group]) for group in by_place.values()]
+            lines.append(Line(f"{method}, truth", x, truth, style=number, points=True))
+            advised, low, high = (
+                [_mean([c.advised(method)[k] for c in group]) for group in by_place.values()]
+                for k in range(3)
+            )
+            lines.append(Line("", x, advised, low, high, style=number))
+        title, log = axes["title"].format(other=other), "x" if vertical else ""
+        up = "gain over Local, in ties"
+        panels.append(Panel(title, axes["across"], up, lines, log, vertical))
+    return panels
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+HEADINGS = TEXTS["headings"]

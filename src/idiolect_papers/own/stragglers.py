@@ -6,23 +6,27 @@ rounds wait for the slowest client, asynchronous training for nobody.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from idiolect import FedAvg, Ffgg, Moment, Task, data, interval, run
-from idiolect.models import make
+from idiolect import FedAvg, Ffgg, Moment, Task, data, interval, models, run
 
 from ..closed_forms.quadratic import Quadratic
-from ..page import Claim, Page, Row
+from ..page import NOT_STATED, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, finished
+from ..runs import Work
+from ..theory import train
 
+NAME = "async-stragglers"
 SYNC, ASYNC, BUFFERED = "synchronous", "asynchronous", "buffered"
 MODES = (SYNC, ASYNC, BUFFERED)
 DELAYS = {
@@ -31,14 +35,16 @@ DELAYS = {
     "a tenth 10 times slower": "exponential(mean=1, slow=0.1, slowdown=10)",
     "heavy tails": "pareto(shape=1.5, mean=1)",
 }
-TUNED_ON = "exponential"
+ALIKE, EXPONENTIAL, SLOW, _ = DELAYS
+TUNED_ON = DELAYS[EXPONENTIAL]
 DIGITS, QUADRATIC = "fedavg on digits", "ffgg on a quadratic"
+PROBLEMS = (DIGITS, QUADRATIC)
 POINTS = 80  # of a curve
 STEADY = 5  # rounds over whose mean an accuracy must reach the target
 
 
 @dataclass(frozen=True)
-class Size:
+class StragglerSize:
     """The sizes of the experiment."""
 
     seeds: int = 5
@@ -49,28 +55,20 @@ class Size:
     accuracy: float = 0.9  # the target of fedavg on digits
     norm: float = 1e-3  # of ffgg on the quadratic: ‖F(θ)‖ over that at the start
     quadratic: tuple[int, int, int] = (400, 30, 10)  # n, d_θ, d_w
-    rates: tuple[float, ...] = (
-        16.0,
-        8.0,
-        4.0,
-        2.0,
-        1.0,
-        0.5,
-        0.25,
-    )  # among which each mode chooses one
+    rates: tuple[float, ...] = (16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25)  # each mode chooses one
     workers: int = 2  # runs at once
 
 
 @dataclass(frozen=True)
-class Job(Work):
+class StragglerJob(Work):
     """One run until the target is reached."""
 
-    size: Size = Size()
-    problem: str = DIGITS
-    mode: str = SYNC
-    delays: str = ""
-    rate: float = 1.0
-    seed: int = 0
+    size: StragglerSize
+    problem: str
+    mode: str
+    delays: str
+    rate: float
+    seed: int
     validation: bool = False  # whether the target is one of validation data: to choose a rate by
 
     def cost(self) -> float:
@@ -79,28 +77,28 @@ class Job(Work):
     def train(self) -> dict[str, Any]:
         figures: list[tuple[float, float]] = []  # (time, figure)
         method, task, federation, figure, settings = setting(self)
-        target = self.size.accuracy if self.problem == DIGITS else -self.size.norm
 
         def watch(moment: Moment) -> None:
             now = max(line["time"] for line in moment.delays)
             figures.append((now, figure(moment)))
-            if self.reached(figures, target) or not abs(figures[-1][1]) < 1e9:
+            if self.reached(figures) or not abs(figures[-1][1]) < 1e9:
                 moment.stop()
 
         run(method, task, federation, on_round=watch, **settings, **self.engine())
-        reached = self.reached(figures, target)
         places = np.unique(np.linspace(0, len(figures) - 1, POINTS).astype(int))
         return {
-            "time": figures[-1][0] if reached else None,
+            "time": figures[-1][0] if self.reached(figures) else None,
             "rounds": len(figures),
             "curve": [[float(f"{v:.5g}") for v in figures[i]] for i in places],
         }
 
-    def reached(self, figures: Sequence[tuple[float, float]], target: float) -> bool:
+    def reached(self, figures: Sequence[tuple[float, float]]) -> bool:
         """Whether the figure is there to stay: of an accuracy, the mean of the last rounds."""
-        last = [v for _, v in figures[-(STEADY if self.problem == DIGITS else 1) :]]
-        enough = len(last) == (STEADY if self.problem == DIGITS else 1)
-        return enough and sum(last) / len(last) >= target
+        steady, target = 1, -self.size.norm
+        if self.problem == DIGITS:
+            steady, target = STEADY, self.size.accuracy
+        last = [value for _, value in figures[-steady:]]
+        return len(last) == steady and sum(last) / steady >= target
 
     def engine(self) -> dict[str, Any]:
         settings: dict[str, Any] = {
@@ -117,22 +115,16 @@ class Job(Work):
         return settings | ({"buffer": self.size.buffer} if self.mode == BUFFERED else {})
 
 
-def setting(job: Job) -> tuple[Any, Task, Any, Any, dict[str, Any]]:
+def setting(job: StragglerJob) -> tuple[Any, Task, Any, Any, dict[str, Any]]:
     """Method, task, data, the figure (more is better), and settings of the run."""
     size = job.size
     if job.problem == DIGITS:
         federation = data.load("digits", clients=size.clients, valid=0.15, seed=job.seed)
-        task = Task(_logistic)
+        task = Task(partial(models.make, "linear", (1, 8, 8), 10))
         name = "valid_accuracy" if job.validation else "accuracy"
         patience = {"patience": 10**6, "patience_metric": "accuracy"} if job.validation else {}
-        method = FedAvg(lr=0.1, steps=5)
-        return (
-            method,
-            task,
-            federation,
-            lambda m: m.figures[name],
-            {"server_lr": job.rate, **patience},
-        )
+        figure = lambda m: m.figures[name]  # noqa: E731
+        return FedAvg(lr=0.1, steps=5), task, federation, figure, {"server_lr": job.rate} | patience
     n, shared, private = size.quadratic
     problem = Quadratic(
         clients=size.clients,
@@ -155,164 +147,103 @@ def setting(job: Job) -> tuple[Any, Task, Any, Any, dict[str, Any]]:
     return ffgg, problem.task(), problem.federation(), figure, exact
 
 
-def _logistic() -> Any:
-    return make("linear", (1, 8, 8), 10)
-
-
 # -- the page -------------------------------------------------------------------------------------
-def write(folder: Path, size: Size | None = None) -> list[Path]:
+def write(folder: Path, size: StragglerSize | None = None) -> list[Path]:
     """Choose rates, run everything and write the page."""
     began = time.perf_counter()
-    size = size or Size()
-    rates = chosen(folder, size)
+    size = size or StragglerSize()
+    rates = choose_rates(folder, size)
     jobs = {
-        (problem, name, mode, seed): Job(size, problem, mode, delays, rates[problem, mode], seed)
-        for problem in (DIGITS, QUADRATIC)
-        for name, delays in DELAYS.items()
-        for mode in MODES
-        for seed in range(size.seeds)
+        (problem, name, mode): [
+            StragglerJob(size, problem, mode, DELAYS[name], rates[problem, mode], seed)
+            for seed in range(size.seeds)
+        ]
+        for problem, name, mode in product(PROBLEMS, DELAYS, MODES)
     }
-    results = finished(list(jobs.values()), folder, "async-stragglers", size.workers)
-    outcomes = {key: results[job] for key, job in jobs.items()}
-    page = Page(
-        name="async-stragglers",
-        title="Time to a target when some clients are slow",
-        settings=words(size, rates),
-        claims=claims(outcomes, size),
+    results = train(jobs, folder, NAME, size.workers)
+    times = {key: [results[job]["time"] for job in by_seed] for key, by_seed in jobs.items()}
+    curves = {key: results[by_seed[0]]["curve"] for key, by_seed in jobs.items()}
+
+    def ratio(problem: str, name: str) -> float:
+        """How much longer synchronous rounds take than the better of the others."""
+        synchronous, *others = (
+            float(np.mean(_reached(times[problem, name, mode]) or [math.inf])) for mode in MODES
+        )
+        return synchronous / min(others)
+
+    def ratios(name: str) -> str:
+        return ", ".join(f"{ratio(p, name):.2g} ({p})" for p in PROBLEMS)
+
+    return page_from_text(
+        NAME,
+        facts={
+            "size": size,
+            "steady": STEADY,
+            "tuned_on": TUNED_ON,
+            "choices": ", ".join(f"{r:g}" for r in size.rates),
+            "rates": "; ".join(
+                f"{p}: " + ", ".join(f"{rates[p, mode]:g} {mode}" for mode in MODES)
+                for p in PROBLEMS
+            ),
+            "slow": SLOW,
+            "slow_ratios": ratios(SLOW),
+            "alike_ratios": ratios(ALIKE),
+        },
+        verdicts={"slow": all(ratio(p, SLOW) > 1 for p in PROBLEMS), "alike": NOT_STATED},
         tables={
-            f"Simulated time to the target: {problem} (mean ± 95 % interval over seeds)": rows(
-                outcomes, problem, size
-            )
-            for problem in (DIGITS, QUADRATIC)
-        },
-        figures={
-            f"{problem}, {name}, {mode}": [
-                outcomes[problem, name, mode, seed]["time"] for seed in range(size.seeds)
+            f"Simulated time to the target: {problem} (mean ± 95 % interval over seeds)": [
+                {"delays": name} | {mode: _text(times[problem, name, mode]) for mode in MODES}
+                for name in DELAYS
             ]
-            for problem in (DIGITS, QUADRATIC)
-            for name in DELAYS
-            for mode in MODES
+            for problem in PROBLEMS
         },
+        figures={", ".join(key): by_seed for key, by_seed in times.items()},
         panels=[
-            panel(outcomes, problem, name)
-            for problem in (DIGITS, QUADRATIC)
-            for name in list(DELAYS)[1:]
+            panel(problem, name, {mode: curves[problem, name, mode] for mode in MODES})
+            for problem, name in product(PROBLEMS, list(DELAYS)[1:])
         ],
         seconds=time.perf_counter() - began,
-        order=14,
-    )
-    return page.write(folder)
+    ).write(folder)
 
 
-def chosen(folder: Path, size: Size) -> dict[tuple[str, str], float]:
+def choose_rates(folder: Path, size: StragglerSize) -> dict[tuple[str, str], float]:
     """The rate of each mode that reaches the target first: on validation data, another seed."""
     jobs = {
-        (problem, mode, rate): Job(
-            size, problem, mode, DELAYS[TUNED_ON], rate, 1000, validation=True
-        )
-        for problem in (DIGITS, QUADRATIC)
-        for mode in MODES
-        for rate in size.rates
+        (problem, mode): [
+            StragglerJob(size, problem, mode, TUNED_ON, rate, 1000, validation=True)
+            for rate in size.rates
+        ]
+        for problem, mode in product(PROBLEMS, MODES)
     }
-    results = finished(list(jobs.values()), folder, "async-stragglers-rates", size.workers)
-    best = {}
-    for problem in (DIGITS, QUADRATIC):
-        for mode in MODES:
-            times = {rate: results[jobs[problem, mode, rate]]["time"] for rate in size.rates}
-            best[problem, mode] = min(size.rates, key=lambda r: times[r] or float("inf"))
-    return best
+    results = train(jobs, folder, f"{NAME}-rates", size.workers)
+    return {
+        key: min(candidates, key=lambda job: results[job]["time"] or math.inf).rate
+        for key, candidates in jobs.items()
+    }
 
 
-Outcomes = Mapping[tuple[str, str, str, int], dict[str, Any]]
-
-
-def times(outcomes: Outcomes, problem: str, name: str, mode: str, size: Size) -> list[float]:
+def _reached(times: Sequence[float | None]) -> list[float]:
     """Of the seeds that reached the target."""
-    each = [outcomes[problem, name, mode, seed]["time"] for seed in range(size.seeds)]
-    return [t for t in each if t is not None]
+    return [t for t in times if t is not None]
 
 
-def rows(outcomes: Outcomes, problem: str, size: Size) -> list[Row]:
-    table = []
-    for name in DELAYS:
-        row: Row = {"delays": name}
-        for mode in MODES:
-            reached = times(outcomes, problem, name, mode, size)
-            row[mode] = _text(reached, size.seeds)
-        table.append(row)
-    return table
-
-
-def _text(reached: Sequence[float], seeds: int) -> str:
+def _text(times: Sequence[float | None]) -> str:
+    reached = _reached(times)
     if not reached:
         return "not reached"
-    mean = sum(reached) / len(reached)
     half = interval(reached) if len(reached) > 1 else None
-    text = f"{mean:.1f}" + (f" ± {half:.1f}" if half else "")
-    return text if len(reached) == seeds else f"{text} ({len(reached)} of {seeds} seeds)"
+    text = f"{sum(reached) / len(reached):.1f}" + (f" ± {half:.1f}" if half else "")
+    every = len(reached) == len(times)
+    return text if every else f"{text} ({len(reached)} of {len(times)} seeds)"
 
 
-def panel(outcomes: Outcomes, problem: str, name: str) -> Panel:
-    """The curve of the first seed."""
-    lines = []
-    for mode in MODES:
-        curve = np.array(outcomes[problem, name, mode, 0]["curve"])
-        up = curve[:, 1] if problem == DIGITS else -curve[:, 1]
-        lines.append(Line(mode, curve[:, 0].tolist(), up.tolist()))
-    what = "test accuracy" if problem == DIGITS else "‖F(θ)‖ / ‖F(0)‖"
-    log = "" if problem == DIGITS else "y"
-    return Panel(f"{problem}: {name}", "simulated time", what, lines, log=log)
-
-
-def claims(outcomes: Outcomes, size: Size) -> list[Claim]:
-    def ratio(problem: str, name: str) -> float:
-        means = [
-            np.mean(times(outcomes, problem, name, mode, size) or [np.inf])
-            for mode in (SYNC, ASYNC, BUFFERED)
-        ]
-        return float(means[0] / min(means[1:]))
-
-    def told(name: str) -> str:
-        return ", ".join(f"{ratio(p, name):.2g} ({p})" for p in (DIGITS, QUADRATIC))
-
-    slow = list(DELAYS)[2]
-    alike = next(iter(DELAYS))
-    faster = all(ratio(p, slow) > 1 for p in (DIGITS, QUADRATIC))
-    return [
-        Claim(
-            "Unbalanced computation times call for updates that do not wait (FFGG, Section 2)",
-            f"{slow}: synchronous rounds take so many times as long as the better of the others: "
-            + told(slow),
-            "agrees" if faster else "differs",
-            "" if faster else "stale messages cost more than waiting",
-        ),
-        Claim(
-            "With equal delays there is nothing to gain",
-            f"the same ratio: {told(alike)}",
-            "not stated by the paper",
-        ),
-    ]
-
-
-def words(size: Size, rates: Mapping[tuple[str, str], float]) -> str:
-    n, shared, private = size.quadratic
-    rates_text = "; ".join(
-        f"{problem}: " + ", ".join(f"{rates[problem, mode]:g} {mode}" for mode in MODES)
-        for problem in (DIGITS, QUADRATIC)
+def panel(problem: str, name: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> Panel:
+    """The curves of the first seed."""
+    sign, what, log = (
+        (1, "test accuracy", "") if problem == DIGITS else (-1, "‖F(θ)‖ / ‖F(0)‖", "y")
     )
-    choices = ", ".join(f"{r:g}" for r in size.rates)
-    form = f"n = {n}, d_θ = {shared}, d_w = {private}, ζ = 10"
-    return f"""\
-{size.clients} clients, of which {size.sample} are heard per round or at work at a time; simulated
-time in units of the mean delay, the same draws for all. A synchronous round takes as long as the
-slowest client that it hears. Asynchronous: every message is used as it arrives, with weight
-(1 + staleness)^-0.5; buffered: {size.buffer} messages per step of the server (FedBuff). The next
-client is sampled among those not at work.
-
-Two problems: FedAvg (5 steps of 0.1) with logistic regression on the digits, to a pooled test
-accuracy of {size.accuracy:g} in the mean of {STEADY} rounds; and FFGG with exact solutions on a
-quadratic problem of its paper ({form}, one common θ*),
-to ‖F(θ)‖ / ‖F(0)‖ = {size.norm:g}. Each way has one rate, chosen once with
-{DELAYS[TUNED_ON]} on validation data of another seed, among {choices}
-(factors of the server's step, for FFGG of 1/L per {size.sample} messages): {rates_text}.
-{size.seeds} seeds; at most {size.rounds} rounds of {size.sample} messages."""
+    lines = [
+        Line(mode, [t for t, _ in curve], [sign * figure for _, figure in curve])
+        for mode, curve in curves.items()
+    ]
+    return Panel(f"{problem}: {name}", "simulated time", what, lines, log=log)
