@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_message(path, places, capsys)
         ["compare", "fedavg", *SMALL, "--directory", path],
         ["pipeline", "fedavg@1", *SMALL, "--directory", path],
     ):
-        assert "is not accepted" in error_of(capsys, *argv)
+        assert "directory must be a" in error_of(capsys, *argv)
     assert "output must be a folder" in error_of(capsys, "reproduce", "budget", "--output", path)
 
 
@@ -144,4 +144,4 @@ def test_a_file_of_ones_own_that_the_system_refuses_ends_without_a_traceback(mon
 
 def test_a_cache_folder_that_cannot_be_is_named(monkeypatch, capsys):
     monkeypatch.setenv("IDIOLECT_DATA", "~nobody-of-this-name/x")
-    assert "IDIOLECT_DATA: " in error_of(capsys, "data", "get", "mnist")
+    assert "IDIOLECT_DATA must be a path" in error_of(capsys, "data", "get", "mnist")

@@ -51,7 +51,7 @@ def test_a_store_without_rows_grows():
 
 def test_a_store_does_not_shrink():
     store = Store(4, fresh)
-    with pytest.raises(ValueError, match="clients: 3 is not accepted; the store has 4"):
+    with pytest.raises(ValueError, match="clients must be at least the 4 of the store, got 3"):
         store.grow(3)
     store.grow(4)
     assert store.clients == 4

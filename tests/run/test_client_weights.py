@@ -41,14 +41,14 @@ def test_weights_are_read_from_mappings_json_and_files(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"a": 0, "b": 1}, "0 for 'a' is not accepted; a number > 0"),
+        ({"a": 0, "b": 1}, "client_weights must be numbers > 0, got 0 for 'a'"),
         ({"a": "much"}, "'much' for 'a'"),
         ({"a": float("nan")}, "nan for 'a'"),
         ({"a": True}, "True for 'a'"),
         ('{"a": 1, "a": 2}', "named twice"),
         ("{nothing}", "no JSON"),
         ("no such file.csv", "cannot be read"),
-        (3.0, "3.0 is not accepted"),
+        (3.0, "got 3.0"),
     ],
 )
 def test_what_is_no_weight_is_refused_by_name(given, message):

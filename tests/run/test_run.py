@@ -67,13 +67,13 @@ def empty_valued(**options) -> il.Federation:
 BAD = {
     "more sampled than there are": (
         {"sample": 9},
-        "sample: 9 is not accepted; at most the 8 clients",
+        "sample must be at most the 8 clients .* got 9",
     ),
     "more sampled than are left": (
         {"sample": 7, "held_out": 2},
-        "sample: 7 is not accepted; at most the 6 clients",
+        "sample must be at most the 6 clients .* got 7",
     ),
-    "everyone held out": ({"held_out": 8}, "held_out: 8 is not accepted; less than the 8"),
+    "everyone held out": ({"held_out": 8}, "held_out must be less than the 8 clients, got 8"),
     "dim above d": (
         {"method": il.LpProj(dim=19)},
         "dim: 19 is not accepted; a whole number from 1 to the model's 18",
@@ -497,7 +497,7 @@ def test_the_other_seeds_models_are_there_too():
     x, y = FEDERATION.part(3, "test")
     right = (result.personal(3, seed=1)(x).argmax(1) == y).double().mean()
     assert float(right) == result.seeds[1].clients[3]["test_accuracy"]
-    with pytest.raises(SettingError, match="seed: 2 is not accepted; one of 0, 1"):
+    with pytest.raises(SettingError, match="seed must be one of 0, 1, got 2"):
         result.personal(3, seed=2)
 
 

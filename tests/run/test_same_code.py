@@ -203,7 +203,7 @@ def test_models_of_a_run_of_other_code_are_loaded_with_a_warning(tmp_path, capsy
 
 
 def test_only_true_false_and_force_are_accepted(tmp_path):
-    with pytest.raises(SettingError, match="resume: 'yes' is not accepted; True, False or 'force'"):
+    with pytest.raises(SettingError, match="resume must be True, False or 'force', got 'yes'"):
         run(tmp_path / "run", resume="yes")
 
 

@@ -93,7 +93,7 @@ def test_a_device_that_is_not_there_is_refused(device):
 )
 def test_a_bad_schedule_is_refused_with_the_forms(schedule):
     with pytest.raises(
-        SettingError, match=r"^schedule: .* constant, cosine, linear, step:EVERY:FACTOR"
+        SettingError, match=r"^schedule must be constant, cosine, linear, step:EVERY:FACTOR.*, got "
     ):
         Settings(schedule=schedule)
 
@@ -259,7 +259,7 @@ def test_a_scaled_field_stays_within_its_range():
     ("schedule", "says"),
     [
         ("steep=cosine", "schedule: lp-proj-1 setting: 'steep' is unknown; did you mean 'steps'"),
-        ("dim=exp:0.9", "schedule: 'dim' is not accepted; it is part of what clients send"),
+        ("dim=exp:0.9", "schedule must not change 'dim': it is part of what clients send"),
         ("init=cosine", "schedule: lp-proj-1 setting: 'init' is unknown"),
     ],
 )
@@ -272,7 +272,7 @@ def test_a_schedule_of_what_cannot_change_is_refused_before_the_run(schedule, sa
 def test_a_schedule_of_the_batch_needs_mini_batches():
     federation = il.data.load("synthetic", clients=3)
     task = il.Task(torch.nn.Linear(60, 10))
-    with pytest.raises(SettingError, match="'batch' is not accepted with batching 'full'"):
+    with pytest.raises(SettingError, match="schedule must not have 'batch' with batching 'full'"):
         il.run("fedavg", task, federation, rounds=2, schedule="batch=grow:1", batching="full")
 
 

@@ -207,7 +207,7 @@ def test_a_row_has_fields_of_its_method_and_settings_of_its_run():
         ("fedavg:target_value=0.3", "--target-value"),
         ("fedavg:channel=haf", "channel: 'haf' is unknown; did you mean 'half'?"),
         ("fedavg:rule=krum(f=1)", "rule: krum needs at least 5 clients (n >= 2 f + 3), not 2"),
-        ("fedavg:attack=sign-flip", "malicious: 0 is not accepted with an attack"),
+        ("fedavg:attack=sign-flip", "malicious must be above 0 with an attack"),
         ("fedavg:channel=half(kind=float16", "channel must be NAME or NAME(option=value, ...)"),
     ],
 )

@@ -68,12 +68,12 @@ def test_client_1_is_the_client_called_1_and_not_the_second(numbered_from_one):
     [
         ({"client": 0}, "client: 0 is unknown; clients are numbered 1 to 3"),
         ({"client": 4}, "client: 4 is unknown"),
-        ({"position": 3}, "position: 3 is not accepted; a whole number from 0 to 2"),
-        ({"position": -1}, "position: -1 is not accepted"),
-        ({"position": True}, "position: True is not accepted"),
+        ({"position": 3}, "position must be a whole number from 0 to 2, got 3"),
+        ({"position": -1}, "position must be a whole number from 0 to 2, got -1"),
+        ({"position": True}, "position must be .* got True"),
         ({}, "client: give its id, or its position="),
         ({"client": 1, "position": 0}, "and not both"),
-        ({"client": 1, "seed": 1}, "seed: 1 is not accepted; one of 0"),
+        ({"client": 1, "seed": 1}, "seed must be one of 0, got 1"),
     ],
 )
 def test_a_client_that_is_not_there_is_said_with_what_is(given, says, numbered_from_one):
@@ -95,7 +95,7 @@ def test_seed_is_the_seed_and_not_an_index(data):
     result = il.run("local", Net, data, rounds=1, seed=7, seeds=2)
     assert torch.equal(weights(result.personal(0)), weights(result.personal(0, seed=7)))
     assert not torch.equal(weights(result.personal(0)), weights(result.personal(0, seed=8)))
-    with pytest.raises(il.SettingError, match="seed: 0 is not accepted; one of 7, 8"):
+    with pytest.raises(il.SettingError, match="seed must be one of 7, 8, got 0"):
         result.personal(0, seed=0)
 
 

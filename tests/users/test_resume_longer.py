@@ -122,7 +122,7 @@ def test_rounds_that_are_not_yet_done_may_be_given_up(tmp_path):
 def test_a_schedule_over_all_rounds_refuses_more_of_them_with_a_word(schedule, tmp_path):
     folder = tmp_path / "run"
     run(folder=folder, rounds=5, schedule=schedule)
-    says = f"rounds: 8 is not accepted; .* has 5 rounds, and its schedule '{schedule}' spreads"
+    says = f"rounds must be 5, as .* has, got 8: its schedule '{schedule}' spreads"
     with pytest.raises(il.SettingError, match=says):
         run(folder=folder, schedule=schedule)
     same(run(folder=folder, rounds=5, schedule=schedule), run(rounds=5, schedule=schedule))

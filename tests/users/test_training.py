@@ -49,9 +49,9 @@ def test_a_method_takes_an_optimiser_or_says_why_not(name):
         return
     with pytest.raises(SettingError) as error:
         run(method(name), None, task, **settings)
-    assert f"optimizer: 'adam' is not accepted for {name.split('*')[0]}" in str(error.value)
+    assert f"optimizer must be left out for {name.split('*')[0]}" in str(error.value)
     assert method(name).traits.fixed_step in str(error.value)
-    with pytest.raises(SettingError, match=r"lr_scale: 'head\.\*=2' is not accepted for"):
+    with pytest.raises(SettingError, match=r"lr_scale must be left out for .*, got 'head\.\*=2'"):
         run(method(name), None, task, rounds=2, lr_scale="head.*=2")
 
 

@@ -314,7 +314,7 @@ def given_path(text: str, field: str) -> Path:
     >>> given_path("a\\0b", "path")
     Traceback (most recent call last):
         ...
-    idiolect.core.knobs.SettingError: path: 'a\\x00b' is not accepted: embedded null byte
+    idiolect.core.knobs.SettingError: path must be a path, got 'a\\x00b': embedded null byte
     """
     try:
         if "\0" in text:
@@ -324,7 +324,7 @@ def given_path(text: str, field: str) -> Path:
         path.exists()  # a name that is too long is an error here
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise SettingError(f"{field}: {text!r} is not accepted: {reason}") from None
+        raise SettingError(f"{field} must be a path, got {text!r}: {reason}") from None
     return path
 
 
@@ -335,7 +335,7 @@ def given_folder(text: str, field: str) -> Path:
         if os.path.lexists(place):
             if not place.is_dir():
                 raise SettingError(
-                    f"{field}: {text!r} is not accepted: {str(place)!r} is not a folder"
+                    f"{field} must be a folder, got {text!r}: {str(place)!r} is none"
                 )
             break
     return path

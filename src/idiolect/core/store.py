@@ -170,7 +170,9 @@ class Store:
         """Room for more clients, at the end."""
         more = clients - self.clients
         if more < 0:
-            raise ValueError(f"clients: {clients} is not accepted; the store has {self.clients}")
+            raise ValueError(
+                f"clients must be at least the {self.clients} of the store, got {clients}"
+            )
         old = self.rows
         old_files = self._files  # the old rows, until they are copied
         old_made = self.made

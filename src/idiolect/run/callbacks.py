@@ -73,8 +73,8 @@ class Callbacks:
         for name, callback in vars(self).items():
             if callback is not None and not callable(callback):
                 raise SettingError(
-                    f"{name}: {callback!r} is not accepted; a function of one argument, "
-                    "which tells where the run stands"
+                    f"{name} must be a function of one argument, which tells where the run "
+                    f"stands, got {callback!r}"
                 )
 
     def find(self, event: str) -> Callback | None:

@@ -62,7 +62,7 @@ class ClientWeights:
 def _read(source: Any) -> Mapping[str, Any]:
     """What a text says: JSON, or the content of a file."""
     if not isinstance(source, (str, Path)):
-        raise SettingError(f"client_weights: {source!r} is not accepted; {ACCEPTED}")
+        raise SettingError(f"client_weights must be {ACCEPTED}, got {source!r}")
     text = str(source)
     if not text.lstrip().startswith("{"):
         path = given_path(text, "client_weights")
@@ -79,7 +79,7 @@ def _read(source: Any) -> Mapping[str, Any]:
     except ValueError as error:
         raise SettingError(f"client_weights: this is no JSON ({error}); {ACCEPTED}") from None
     if not isinstance(by_client, dict):
-        raise SettingError(f"client_weights: {text[:40]!r} is not accepted; {ACCEPTED}")
+        raise SettingError(f"client_weights must be {ACCEPTED}, got {text[:40]!r}")
     return by_client
 
 
@@ -91,7 +91,7 @@ def _lines(text: str, name: str) -> dict[str, Any]:
     bad = [row for row in rows if len(row) != 2]
     if bad or not rows:
         line = ",".join(bad[0]) if bad else ""
-        raise SettingError(f"client_weights: {name}: {line!r} is not accepted; {ACCEPTED}")
+        raise SettingError(f"client_weights must be {ACCEPTED}, got {line!r} in {name}")
     return _once([(row[0].strip(), row[1]) for row in rows])
 
 
@@ -117,6 +117,6 @@ def _weight(client: Any, value: Any) -> float:
             raise ValueError
     except (TypeError, ValueError):
         raise SettingError(
-            f"client_weights: {value!r} for {client!r} is not accepted; a number > 0"
+            f"client_weights must be numbers > 0, got {value!r} for {client!r}"
         ) from None
     return number

@@ -160,9 +160,9 @@ def check_same(
         changed = [k for k in names if old.get(k) != new.get(k)]
         if changed == ["rounds"]:
             raise SettingError(
-                f"rounds: {new['rounds']} is not accepted; {path} has {_short(old.get('rounds'))} "
-                f"rounds, and its schedule {new['schedule']!r} spreads the rates over them: with "
-                "more, those that are done would have had other rates. Run it again"
+                f"rounds must be {_short(old.get('rounds'))}, as {path} has, got {new['rounds']}: "
+                f"its schedule {new['schedule']!r} spreads the rates over all rounds, and those "
+                "that are done would have had other rates. Run it again"
             )
         if changed:
             what = ", ".join(

@@ -55,7 +55,7 @@ def personalised(
     """The new clients after `rounds` of training towards the finished server, and their figures."""
     read_federation(federation)
     if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 0:
-        raise SettingError(f"rounds: {rounds!r} is not accepted; a whole number >= 0")
+        raise SettingError(f"rounds must be a whole number >= 0, got {rounds!r}")
     _check_ids(federation, session.server.roster, returning)
     _check_data(federation, record.data)
     contract = session.contract

@@ -246,7 +246,7 @@ def _as_tensors(tree: Any) -> Tree:
     array = np.asarray(tree)
     if array.dtype == object or array.dtype.kind not in "biuf":
         raise SettingError(
-            f"rows: an array of {array.dtype} is not accepted; numbers, or a data frame with the "
-            "columns of the training table"
+            "rows must be numbers, or a data frame with the columns of the training table, got "
+            f"an array of {array.dtype}"
         )
     return torch.from_numpy(np.ascontiguousarray(array))

@@ -187,8 +187,8 @@ class Record:
             raise SettingError("record: it is not an object")
         if saved.get("format") != FORMAT:
             raise SettingError(
-                f"record: format {saved.get('format')!r} is not accepted; "
-                f"this version reads {FORMAT}"
+                f"record: format must be {FORMAT}, which this version reads, "
+                f"got {saved.get('format')!r}"
             )
         try:
             expect_fields(saved, _hints(cls), _OPTIONAL)

@@ -232,7 +232,7 @@ class Result:
         seeds = [s.seed for s in self.record.seeds]
         wanted = seeds[0] if seed is None else seed
         if wanted not in seeds:
-            raise SettingError(f"seed: {seed} is not accepted; one of {', '.join(map(str, seeds))}")
+            raise SettingError(f"seed must be one of {', '.join(map(str, seeds))}, got {seed}")
         if best:
             self._check_best(wanted)
         elif wanted in self._sessions:
@@ -365,7 +365,7 @@ def _id(roster: Roster, client: Id | None, position: int | None) -> Id:
         whole = isinstance(position, int | np.integer) and not isinstance(position, bool)
         if not whole or not 0 <= position < len(ids):
             raise SettingError(
-                f"position: {position!r} is not accepted; a whole number from 0 to {len(ids) - 1}"
+                f"position must be a whole number from 0 to {len(ids) - 1}, got {position!r}"
             )
         return ids[int(position)]
     wanted = plain_id(client)
@@ -379,7 +379,7 @@ def frame(table: str, tables: dict[str, Callable[[], list[dict[str, Any]]]]) -> 
     """A table as a data frame."""
     if table not in tables:
         names = ", ".join(map(repr, tables))
-        raise SettingError(f"table: {table!r} is not accepted; one of {names}")
+        raise SettingError(f"table must be one of {names}, got {table!r}")
     try:
         import pandas
     except ImportError:

@@ -81,7 +81,7 @@ def run(
     check_stops(run_settings, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     if resume not in (True, False, "force"):
-        raise SettingError(f"resume: {resume!r} is not accepted; True, False or 'force'")
+        raise SettingError(f"resume must be True, False or 'force', got {resume!r}")
     identity = identity_of(method_object, whole, federation, run_settings, origin, start)
     runner = Runner(
         method_object, whole, federation, run_settings, identity, start or {}, callbacks, note

@@ -107,7 +107,7 @@ class Schedule:
             name = name.strip() if equals else RATES
             factors = tuple(_curve(word.strip()) for word in text.split("*"))
             if not name or name in curves or not all(curve.sound() for curve in factors):
-                raise SettingError(f"schedule: {value!r} is not accepted; {ACCEPTED}")
+                raise SettingError(f"schedule must be {ACCEPTED}, got {value!r}")
             curves[name] = factors
         constant = (Curve("constant"),)
         return cls(tuple((n, factors) for n, factors in curves.items() if factors != constant))

@@ -539,12 +539,12 @@ class Settings(
         super().__post_init__()
         if bool(self.attack) != bool(self.malicious):
             missing = (
-                "attack: 'none' is not accepted with malicious"
+                "attack must be given with malicious, got 'none'"
                 if self.malicious
-                else "malicious: 0 is not accepted with an attack"
+                else "malicious must be above 0 with an attack, got 0"
             )
             raise SettingError(
-                f"{missing}; how many clients are malicious and what they do go together, "
+                f"{missing}: how many clients are malicious and what they do go together, "
                 "e.g. attack 'sign-flip' and malicious 0.2"
             )
         self._check_timing()
@@ -554,8 +554,8 @@ class Settings(
         if self.validates and not self.eval_every:
             name = "patience" if self.patience else "keep_best"
             raise SettingError(
-                f"eval_every: 0 is not accepted with {name}; a whole number >= 1, so that there "
-                "are evaluations to choose among"
+                f"eval_every must be a whole number >= 1 with {name}, got 0: there must be "
+                "evaluations to choose among"
             )
         if self.target_value is not None and not self.eval_every:
             raise SettingError(
@@ -567,8 +567,8 @@ class Settings(
         counted = dict.fromkeys(("loss", "accuracy", *(m.name for m in self.metrics)))
         if self.patience_metric and self.patience_metric not in {*counted, self.metric}:
             raise SettingError(
-                f"patience_metric: {self.patience_metric!r} is not accepted; one of "
-                f"{', '.join(counted)} (the setting metrics adds others)"
+                f"patience_metric must be one of {', '.join(counted)} (the setting metrics adds "
+                f"others), got {self.patience_metric!r}"
             )
 
     def _check_timing(self) -> None:
@@ -611,13 +611,13 @@ class Settings(
         """
         if self.sample > eligible:
             raise SettingError(
-                f"sample: {self.sample} is not accepted; "
-                f"at most the {eligible} clients that can take part"
+                f"sample must be at most the {eligible} clients that can take part, "
+                f"got {self.sample}"
             )
         if hears_all and self.sample not in (0, eligible):
             raise SettingError(
-                f"sample: {self.sample} is not accepted for this method; "
-                f"it must hear all {eligible} clients (0)"
+                f"sample must be 0 for this method, which must hear all {eligible} clients, "
+                f"got {self.sample}"
             )
         if hears_all or eligible <= ALL_UP_TO:
             return self.sample or eligible

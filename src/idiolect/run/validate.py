@@ -52,7 +52,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
         raise SettingError("clients: the federation is empty; at least one client is needed")
     if s.held_out >= federation.clients:
         raise SettingError(
-            f"held_out: {s.held_out} is not accepted; less than the {federation.clients} clients"
+            f"held_out must be less than the {federation.clients} clients, got {s.held_out}"
         )
     s.client_weights.of(federation.names)
     bare = dataclasses.replace(s, attack=None, malicious=0.0)
@@ -62,8 +62,7 @@ def check(method: Method, task: Task, federation: Federation, s: Settings) -> No
     clients_heard = s.sampled(eligible, method.traits.hears_all)
     if s.quorum > clients_heard and not s.asynchronous:
         raise SettingError(
-            f"quorum: {s.quorum} is not accepted; "
-            f"at most the {clients_heard} clients heard per round"
+            f"quorum must be at most the {clients_heard} clients heard per round, got {s.quorum}"
         )
     if not s.asynchronous:
         s.rule.check(clients_heard)
@@ -112,9 +111,8 @@ def check_optimizer(method: Method, task: Task, optimizer: ClientOptimizer) -> N
         setting = "lr_scale" if optimizer.name == "sgd" and not optimizer.options else "optimizer"
         value = optimizer.lr_scale if setting == "lr_scale" else optimizer.words_of_step
         raise SettingError(
-            f"{setting}: {value!r} is not accepted for {name_of(method)}: "
-            f"{method.traits.fixed_step}; "
-            "leave it out here (in a comparison, give it to the rows that take it: "
+            f"{setting} must be left out for {name_of(method)}, got {value!r}: "
+            f"{method.traits.fixed_step} (in a comparison, give it to the rows that take it: "
             f"'fedavg:{setting}=...')"
         )
     method.step_coordinates(task)  # refuses fields that belong to plain SGD
@@ -134,19 +132,19 @@ def check_schedule(method: Method, task: Task, s: Settings) -> None:
             raise nearest(name, names, f"schedule: {name_of(method)} setting")
         if getattr(method, name, 1) == 0:
             raise SettingError(
-                f"schedule: {name!r} is not accepted; it is 0, and stays 0 whatever the factor; "
-                f"give {name}, or a curve to another field"
+                f"schedule must be about fields other than 0, got {name!r}, which stays 0 whatever "
+                f"the factor; give {name}, or a curve to another field"
             )
         other = method.scaled({name: 2.0})
         if _forms(other, task) != _forms(method, task):
             raise SettingError(
-                f"schedule: {name!r} is not accepted; it is part of what clients send or keep, "
+                f"schedule must not change {name!r}: it is part of what clients send or keep, "
                 "which is the same in every round"
             )
     method.scaled(s.schedule.factors(max(s.rounds - 1, 0), max(s.rounds, 1)))  # within its range
     if "batch" in s.schedule.fields and s.batching == "full":
         raise SettingError(
-            "schedule: 'batch' is not accepted with batching 'full', which takes all data; "
+            "schedule must not have 'batch' with batching 'full', which takes all data; "
             "batching 'replace' or 'epochs'"
         )
 
@@ -167,13 +165,13 @@ def _check_numbers(method: Method, s: Settings) -> None:
     for name, value in {**method.as_dict(), **steps}.items():
         if isinstance(value, float) and abs(value) > largest:
             raise SettingError(
-                f"{name}: {value!r} is not accepted; numbers of {s.dtype} are at most {largest:.3g}"
+                f"{name} must be at most {largest:.3g}, the largest {s.dtype}, got {value!r}"
             )
 
 
 @contextmanager
 def numbers_fit(dtype: str) -> Iterator[None]:
-    """A product of settings that overflows is a setting that is not accepted."""
+    """A product of settings that overflows is a SettingError."""
     try:
         yield
     except RuntimeError as error:
@@ -216,40 +214,37 @@ def check_asynchronous(
     """Refuse what makes no sense when messages are used one by one."""
     if reason := why_not(method, task):
         raise SettingError(
-            f"timing: 'arrivals' is not accepted for {name_of(method)}: {reason}; "
-            "use timing='rounds'"
+            f"timing must be 'rounds' for {name_of(method)}, got 'arrivals': {reason}"
         )
     if link.aggregate_stage is not None:
         raise SettingError(
-            "channel: one that is decoded from the sum of a round's messages is not accepted with "
-            "timing='arrivals': each message is used by itself"
+            "channel must decode each message by itself with timing='arrivals'; this one decodes "
+            "the sum of a round's messages"
         )
     if s.attack is not None and s.attack.colludes:
         raise SettingError(
-            "attack: one that knows the honest messages of the round is not accepted with "
-            "timing='arrivals': there is no such round"
+            "attack must not read the honest messages of the round with timing='arrivals': there "
+            "is no such round"
         )
     if s.change_from == "newest" and not _models(method, task):
         raise SettingError(
-            f"change_from: 'newest' is not accepted for {name_of(method)}: it sends changes, not "
-            "models; 'start'"
+            f"change_from must be 'start' for {name_of(method)}, which sends changes, not models, "
+            "got 'newest'"
         )
     s.rule.check(s.buffer)
     if s.quorum > s.buffer:
         raise SettingError(
-            f"quorum: {s.quorum} is not accepted; at most the {s.buffer} messages of a step "
-            "(buffer)"
+            f"quorum must be at most the {s.buffer} messages of a step (buffer), got {s.quorum}"
         )
     busy = concurrency(method, s, eligible, clients_heard)
     if busy > eligible:
         raise SettingError(
-            f"concurrency: {busy} is not accepted; at most the {eligible} clients that can take "
-            "part"
+            f"concurrency must be at most the {eligible} clients that can take part, got {busy}"
         )
     if method.traits.trains == "everyone" and busy < eligible:
         raise SettingError(
-            f"concurrency: {busy} is not accepted for {name_of(method)}, of which everyone "
-            f"trains at all times; 0 or all {eligible} clients"
+            f"concurrency must be 0 or all {eligible} clients for {name_of(method)}, of which "
+            f"everyone trains at all times, got {busy}"
         )
 
 

@@ -6,9 +6,9 @@ from idiolect import SettingError
 from run.robust.common import CLIENTS, run, server
 
 REFUSED = [
-    ({"attack": "sign-flip"}, r"malicious: 0 is not accepted with an attack"),
-    ({"malicious": 0.2}, r"attack: 'none' is not accepted with malicious"),
-    ({"malicious": 2, "attack": ""}, r"attack: 'none' is not accepted with malicious"),
+    ({"attack": "sign-flip"}, r"malicious must be above 0 with an attack"),
+    ({"malicious": 0.2}, r"attack must be given with malicious"),
+    ({"malicious": 2, "attack": ""}, r"attack must be given with malicious"),
     (
         {"malicious": 7, "attack": "zero"},
         r"malicious: 7.0 is not accepted; there are only 6 clients",
