@@ -17,10 +17,10 @@ from torch import Tensor
 
 from engine.loopback import local_rounds
 from engine.setting import with_header
+from host.leaks import CheckedHost
 from idiolect.host.host import Host
 from idiolect.server.protocol import HostUpdate, RoundConclusion
 from idiolect.server.server import Server
-from idiolect.testing.leaks import CheckedHost
 from idiolect.wire.messages import HEADER
 
 ENGINES = {"in-process": local_rounds}

@@ -16,6 +16,7 @@ from torch import nn
 
 import idiolect as il
 from helpers import classification, regression
+from host.leaks import check_scores
 from idiolect.cli.main import main
 from idiolect.host.metrics import (
     METRICS,
@@ -28,7 +29,6 @@ from idiolect.host.metrics import (
 from idiolect.host.metrics.builtin import by_client
 from idiolect.host.scores import Scores
 from idiolect.run.settings import Settings
-from idiolect.testing.leaks import check_scores
 
 SIZES = (40, 3, 17, 9, 25, 60, 8)
 PARTS = {"test": 0.5, "valid": 0.2}

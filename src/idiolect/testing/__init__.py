@@ -16,7 +16,7 @@ names what does not hold:
     stacks         a method with row_messages takes a message down for each client
     kernels        every kernel gives the same result
     no_data        a client without training data changes nothing for the others
-    private        only declared messages leave a host; test data and other clients shape none
+    private        only counted messages leave a host; test data and other clients shape none
     resume         an interrupted run continues to exactly the result of an uninterrupted one
     learns         the model that is evaluated is the one that was trained: it gets better
 """
@@ -26,7 +26,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +47,7 @@ from ..run.session import Session
 from ..run.settings import Settings as RunSettings
 from ..task.context import Here
 from ..task.task import Task
-from .leaks import CheckedHost, Twin
+from .twins import TwinnedHost, twins_of
 
 SIZES = (30, 7, 24, 12, 40, 18)  # samples of each client, three fifths of them for training
 WITHOUT_DATA = "client 2 without data"
@@ -268,13 +268,14 @@ def no_data(method: Method, settings: Settings) -> None:
 
 
 def private(method: Method, settings: Settings) -> None:
-    """Only declared messages leave a host; test data and data of other clients shape none.
+    """Only messages that are counted leave a host; test data and other clients' shape none.
 
     One row at a time: a loop may end when all rows of a chunk have converged.
     """
     two_hosts = {**settings, "hosts": 2, "chunk": 1}
     session = Session(method, task(), federation(), build(RunSettings, two_hosts, "run"), 0, 7)
-    hosts = checked_hosts(session, federation())
+    data = federation()
+    hosts = [TwinnedHost(host, twins_of(session, host, data)) for host in session.local_hosts]
     session.engine.group = LocalHosts(cast(list[Host], hosts))
     for _ in range(settings["rounds"]):
         session.engine.advance()
@@ -325,43 +326,6 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
     resume,
     learns,
 )
-
-
-# -- what must not matter --------------------------------------------------------------------------
-def checked_hosts(session: Session, data: Federation) -> list[CheckedHost]:
-    """The hosts of a session, each before twins whose messages must be the same.
-
-    One has other test data. In the other, the first client of the host differs: in its data, its
-    private row and what the channel keeps at it; then all others must send the same. Malicious
-    clients send what they like, but only declared messages: their host has no twin.
-    """
-    checked = []
-    for host in session.local_hosts:
-        twins = []
-        if not bool(torch.isin(host.wire_ids, session.people.malicious).any()):
-            first = host.wire_ids[:1]
-            others = other_data(data, SPLITS, int(first))
-            twins.append(_twin(host, other_data(data, ("test",)), "test data", first[:0]))
-            twins.append(_twin(host, others, "what is another client's", first))
-        checked.append(CheckedHost(host, twins))
-    return checked
-
-
-def _twin(host: Host, data: Federation, what: str, changed: Tensor) -> Twin:
-    own = data.of(host.wire_ids)
-    return Twin(what, Host(host.contract, own, host.wire_ids, host.settings), changed)
-
-
-def other_data(data: Federation, splits: tuple[str, ...], client: int | None = None) -> Federation:
-    """The same federation with other samples on these splits, of one client or of all."""
-    inputs = data.inputs.clone()
-    targets = data.targets.clone()
-    for split in splits:
-        ends = data.offsets[split] if client is None else data.offsets[split][client : client + 2]
-        part = slice(int(ends[0]), int(ends[-1]))
-        inputs[part] = 1 - inputs[part]
-        targets[part] = (targets[part] + 1) % data.classes
-    return replace(data, inputs=inputs, targets=targets)
 
 
 # -- inside ----------------------------------------------------------------------------------------

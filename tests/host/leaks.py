@@ -1,138 +1,68 @@
 """What may leave a host: the declared messages, scores and counts, and not a byte more.
 
-A `CheckedHost` stands before a host and looks at everything that it hands out. Its twins are the
-same clients with other private data: where those data must not matter, they must send the same
-bytes. For tests and for users' own methods (`idiolect.testing`); no engine needs it.
+A `CheckedHost` stands before a host and looks at everything that it hands out; its twins must send
+the same bytes (`idiolect.testing.twins`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.store import Store
-from ..host.host import Host
-from ..host.metrics import Metric, MetricCounts, TargetForm, form_of
-from ..host.scores import Scores
-from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
-from ..wire import messages as wire
-from ..wire.ragged import Ragged
+from idiolect.data.federation import Federation
+from idiolect.host.host import Host
+from idiolect.host.metrics import Metric, MetricCounts, TargetForm, form_of
+from idiolect.host.scores import Scores
+from idiolect.run.session import Session
+from idiolect.server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from idiolect.testing.twins import TwinnedHost, twins_of
+from idiolect.wire import messages as wire
+from idiolect.wire.ragged import Ragged
 
 
 class Undeclared(AssertionError):
     """Something leaves a host that no message, score or count declares."""
 
 
-@dataclass
-class Twin:
-    """A host of the same clients with other data: only the messages of `changed` may differ."""
-
-    what: str  # that differs, for the error
-    host: Host
-    changed: Tensor  # int64: wire ids of the clients whose private rows differ too
-
-    def follow(self, host: Host) -> None:
-        """Private rows as they are at `host` now, but for those of the changed clients."""
-        rows = self.host.rows(self.changed)
-        for mine, theirs in ((self.host.store, host.store), (self.host.coder, host.coder)):
-            theirs.read(torch.arange(theirs.clients))  # rows of clients never met are made now
-            mine.load({name: t.clone() for name, t in theirs.save().items()})
-            other_rows(mine, rows)
-
-
-def other_rows(store: Store, rows: Tensor, names: Sequence[str] | None = None) -> None:
-    """Replace the numbers of some rows (of the parts `names`, or of all) by others near them."""
-    if not len(rows):
-        return
-    saved = {name: t.clone() for name, t in store.save().items()}
-    for name, t in saved.items():
-        part = name.removeprefix("rows.")
-        if part != name and t.is_floating_point() and (names is None or part in names):
-            t[rows] += 0.01 * torch.linspace(-1, 1, t[rows].numel(), dtype=t.dtype).view_as(t[rows])
-    store.load(saved)
-
-
-class CheckedHost:
+class CheckedHost(TwinnedHost):
     """Hands out what the host does, if it is declared and its twins hand out the same."""
 
-    def __init__(self, host: Host, twins: Sequence[Twin] = ()):
-        self._host = host
-        self._twins = twins
-        self.sent: list[bytes] = []  # every message and answer that has left
-
     def update(self, order: RoundRequest) -> HostUpdate:
-        for twin in self._twins:
-            twin.follow(self._host)
-        update = self._host.update(order)
-        check_sent(self._host, order, update)
-        self.sent += [update.messages.row(k) for k in range(len(update.messages))]
-        for twin in self._twins:
-            other = twin.host.update(order)
-            same = torch.isin(update.trained, twin.changed, invert=True)
-            senders = _senders(update.messages)
-            unchanged = ~np.isin(senders, twin.changed.numpy())
-            for name, mine, theirs in (
-                ("messages", _rows(update.messages, unchanged), _rows(other.messages, unchanged)),
-                ("values", update.values[unchanged].tobytes(), other.values[unchanged].tobytes()),
-                ("gradients", update.gradients[same].tolist(), other.gradients[same].tolist()),
-            ):
-                _demand(mine == theirs, f"{name} depend on {twin.what}")
+        update = super().update(order)
+        check_sent(self.host, order, update)
         return update
 
-    def updates(self, order: RoundRequest) -> Iterator[HostUpdate]:
-        yield self.update(order)
-
     def answer(self, query: Query) -> np.ndarray:
-        answer = self._host.answer(query)
-        check_answer(self._host, query, answer)
-        self.sent += [row.tobytes() for row in answer]
-        for twin in self._twins:
-            unchanged = ~np.isin(_senders(Ragged.even(answer)), twin.changed.numpy())
-            other = twin.host.answer(query)
-            _demand(
-                np.array_equal(answer[unchanged], other[unchanged]),
-                f"answers depend on {twin.what}",
-            )
+        answer = super().answer(query)
+        check_answer(self.host, query, answer)
         return answer
 
     def conclude(self, verdict: RoundConclusion) -> None:
-        reply: Any = self._host.conclude(verdict)  # type: ignore[func-returns-value]
+        reply = self.host.conclude(verdict)
         _demand(reply is None, f"the end of a round hands out {type(reply).__name__}")
 
-    def evaluate(
-        self, version: int, message: bytes, wire_ids: Tensor, splits: tuple[str, ...]
-    ) -> dict[str, Scores]:
-        scores = self._host.evaluate(version, message, wire_ids, splits)
-        host = self._host
-        check_scores(
-            scores,
-            splits,
-            host.wire_ids[host.rows(wire_ids)],
-            form_of(host.data, host.contract.task.criterion),
-        )
+    def evaluate(self, version, message, wire_ids, splits) -> dict[str, Scores]:
+        host = self.host
+        scores = host.evaluate(version, message, wire_ids, splits)
+        form = form_of(host.data, host.contract.task.criterion)
+        check_scores(scores, splits, host.wire_ids[host.rows(wire_ids)], form)
         return scores
 
-    def evaluate_shared(
-        self,
-        version: int,
-        message: bytes,
-        splits: tuple[str, ...],
-        wire_ids: Tensor | None = None,
-    ) -> dict[str, Scores]:
-        host = self._host
+    def evaluate_shared(self, version, message, splits, wire_ids=None) -> dict[str, Scores]:
+        host = self.host
         scores = host.evaluate_shared(version, message, splits, wire_ids)
         clients = host.wire_ids if wire_ids is None else host.wire_ids[host.rows(wire_ids)]
         if scores:
             check_scores(scores, splits, clients, form_of(host.data, host.contract.task.criterion))
         return scores
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)
+
+def checked_hosts(session: Session, data: Federation) -> list[CheckedHost]:
+    """The hosts of a session, each before twins whose messages must be the same."""
+    return [CheckedHost(host, twins_of(session, host, data)) for host in session.local_hosts]
 
 
 def check_sent(host: Host, order: RoundRequest, update: HostUpdate) -> None:
@@ -234,7 +164,7 @@ def _check_metrics(scores: Scores, form: TargetForm | None) -> None:
 def _exactly(value: object, cls: type) -> None:
     """An object of this very class with its declared fields and no other attribute."""
     _demand(type(value) is cls, f"{type(value).__name__} in place of {cls.__name__}")
-    declared = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    declared = {f.name for f in fields(cls)}
     more = set(vars(value)) - declared
     _demand(not more, f"{cls.__name__} with {sorted(more)}")
 
@@ -255,13 +185,3 @@ def _array(a: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:
 def _demand(holds: bool, what: str) -> None:
     if not holds:
         raise Undeclared(f"leaves a host undeclared: {what}")
-
-
-def _senders(messages: Ragged) -> np.ndarray:  # -> int64[S]
-    if not len(messages):
-        return np.zeros(0, dtype=np.int64)
-    return wire.header(messages.matrix)["client"].astype(np.int64)
-
-
-def _rows(messages: Ragged, mask: np.ndarray) -> list[bytes]:
-    return [messages.row(int(k)) for k in np.flatnonzero(mask)]
