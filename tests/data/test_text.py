@@ -15,9 +15,7 @@ from idiolect import data
 from idiolect.core.knobs import SettingError
 from idiolect.data import archives, download
 from idiolect.data.download import SOURCES, DataSource, File, Way
-from idiolect.data.sets.chitchat import Chitchat
-from idiolect.data.sets.sotu import Sotu
-from idiolect.data.sets.text import tokens
+from idiolect.data.sets.text import Chitchat, Sotu, tokens
 from idiolect.data.splits import SPLITS
 
 SPEECH = {

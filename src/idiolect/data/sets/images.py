@@ -1,4 +1,4 @@
-"""Image sets with a training and a test part of their own, and the IDX format of MNIST.
+"""Image sets with a training and a test part of their own: MNIST and its family, in IDX files.
 
 The original training part is dealt to the clients and `valid` of each client's share is kept for
 validation; the original test part goes to the clients that hold the class, in proportion
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from ...core.knobs import SettingError, knob
 from ..download import folder_of, path_knob
+from ..entries import register
 from ..federation import Federation
 from ..partition import Partitioned, mirror
 from ..splits import SPLITS, draw_split
@@ -195,3 +196,67 @@ def find_file(folder: Path, name: str) -> Path:
         if candidate.is_file():
             return candidate
     raise SettingError(f"path: {folder} holds no file {name} (or {name}.gz)")
+
+
+@register("mnist")
+@dataclass(frozen=True)
+class Mnist(Images):
+    """MNIST: 60,000 + 10,000 handwritten digits of 28x28 pixels."""
+
+    name: ClassVar[str] = "mnist"
+
+    def read(self, folder: Path) -> tuple[Part, Part]:
+        return idx_part(folder, "train"), idx_part(folder, "t10k")
+
+
+@register("fashion-mnist")
+@dataclass(frozen=True)
+class FashionMnist(Mnist):
+    """Fashion-MNIST: 60,000 + 10,000 pictures of ten kinds of clothing, 28x28 pixels."""
+
+    name: ClassVar[str] = "fashion-mnist"
+
+
+SUBSETS = {  # name -> classes
+    "byclass": 62,
+    "bymerge": 47,
+    "balanced": 47,
+    "letters": 26,
+    "digits": 10,
+    "mnist": 10,
+}
+
+
+@register("emnist")
+@dataclass(frozen=True)
+class Emnist(Images):
+    """EMNIST: handwritten digits and letters, 28x28 pixels, 62 classes; from your files.
+
+    Cohen, Afshar, Tapson and van Schaik (2017), EMNIST: an extension of MNIST to handwritten
+    letters.
+    """
+
+    subset: str = knob(
+        "byclass",
+        f"which files: {', '.join(f'{name} ({n} classes)' for name, n in SUBSETS.items())}",
+        choices=tuple(SUBSETS),
+    )
+    path: str = path_knob("emnist")
+
+    name: ClassVar[str] = "emnist"
+
+    @property
+    def classes(self) -> int:
+        return SUBSETS[self.subset]
+
+    def read(self, folder: Path) -> tuple[Part, Part]:
+        return self._part(folder, "train"), self._part(folder, "test")
+
+    def _part(self, folder: Path, split: str) -> Part:
+        first = int(self.subset == "letters")  # its labels are 1 to 26
+        prefix = f"emnist-{self.subset}-{split}"
+        images, labels = idx_part(folder, prefix, self.classes + first)
+        if len(labels) and labels.min() < first:
+            raise SettingError(f"{folder}: a label of {prefix} is 0; accepted: 1 to {self.classes}")
+        # the files hold the pixels column by column
+        return np.ascontiguousarray(images.swapaxes(-1, -2)), labels - first

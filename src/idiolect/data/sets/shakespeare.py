@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from ...core.knobs import knob
 from ..entries import register
-from .text import Text
+from .text import Text, by_author, json_lines
 
 # "HAMLET.", "First Citizen.", "THESEUS": a short line of capitalised words after an empty one
 HEADING = re.compile(r"((?:[A-Z][\w'’-]*\.? ?){1,4}?(?:of [A-Z]\w+)?)\.|([A-Z][A-Z' -]{2,29})")
@@ -92,12 +92,8 @@ class Shakespeare(Text):
     file: ClassVar[str] = "shakespeare.jsonl"
 
     def read(self, path: Path) -> dict[str, list[str]]:
-        texts = defaultdict(list)
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                speech = json.loads(line)
-                texts[f"{speech['play']} {speech['role']}"].append(speech["text"])
-        return texts
+        speeches = json_lines(path)
+        return by_author((f"{s['play']} {s['role']}", s["text"]) for s in speeches)
 
     def cut(self, text: str) -> list[str]:
         return list(text)

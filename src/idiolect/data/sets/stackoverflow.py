@@ -6,7 +6,6 @@ Those are HDF5: a group `examples`, in it a group per user with `tokens` (a sent
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +15,7 @@ from typing import Any, ClassVar
 from ...core.knobs import SettingError, knob
 from ..download import OWN, folder_of, path_knob
 from ..entries import register
-from .text import Text
+from .text import Text, json_lines
 
 SENTENCES = 1_000_000  # of one user, at most
 
@@ -57,14 +56,12 @@ class StackOverflow(Text):
 
     def _lines(self, path: Path) -> dict[str, list[str]]:
         texts: defaultdict[str, list[str]] = defaultdict(list)
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                sentence = json.loads(line)
-                user, text = sentence["user"], sentence["text"]
-                if type(text) is not str:
-                    raise ValueError(f"the text of a line is a {type(text).__name__}")
-                if user in texts or not self.users or len(texts) < self.users:
-                    texts[user].append(text)
+        for sentence in json_lines(path):
+            user, text = sentence["user"], sentence["text"]
+            if type(text) is not str:
+                raise ValueError(f"the text of a line is a {type(text).__name__}")
+            if user in texts or not self.users or len(texts) < self.users:
+                texts[user].append(text)
         return texts
 
     def _hdf5(self, path: Path) -> dict[str, list[str]]:

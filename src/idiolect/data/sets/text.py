@@ -1,4 +1,4 @@
-"""Next-word prediction on text whose authors are known.
+"""Next-word prediction on text whose authors are known: addresses by president, chats by user.
 
 Text is put in lower case and cut into words and single punctuation marks (`tokens`). Each client's
 tokens form one stream in order of time: the last share of it is for testing, the last share of the
@@ -12,17 +12,21 @@ clients would have to share; every other word is `<unk>`, class 0, the one speci
 
 from __future__ import annotations
 
+import csv
 import itertools
+import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...core.knobs import Knobs, SettingError, knob
 from ..download import file_in, folder_of, path_knob
+from ..entries import register
 from ..federation import Federation
 from ..splits import SPLITS
 
@@ -123,14 +127,7 @@ class Text(Knobs):
             if path.stat().st_size > self.limit:
                 raise ValueError(f"more than {self.limit} bytes")
             return {str(client): "\n".join(texts) for client, texts in self.read(path).items()}
-        except (
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            OSError,
-        ) as e:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as e:
             raise SettingError(f"path: {path} is not the {self.name} data: {e!r}") from None
 
     def _parts(self, sizes: np.ndarray) -> np.ndarray:  # int64[N] -> int64[N, 3]
@@ -163,3 +160,71 @@ class Text(Knobs):
             [streams[names[i]][: capped[i]] for i in able],
             capped[able],
         )
+
+
+# -- texts in files --------------------------------------------------------------------------------
+def json_lines(path: Path) -> Iterator[Any]:
+    """The values of a file of JSON lines."""
+    with open(path, encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def by_author(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Author -> texts, from pairs in order of time."""
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    for author, text in pairs:
+        texts[author].append(text)
+    return texts
+
+
+@register("sotu")
+@dataclass(frozen=True)
+class Sotu(Text):
+    """State of the Union addresses and messages, 1790-2026, by president: next-word prediction."""
+
+    name: ClassVar[str] = "sotu"
+    file: ClassVar[str] = "sotu.jsonl"
+
+    def read(self, path: Path) -> dict[str, list[str]]:
+        return by_author((line["president"], line["text"]) for line in json_lines(path))
+
+
+def addresses_to_lines(folder: Path) -> None:
+    """`metadata.csv` and the speeches beside it as `sotu.jsonl`, in order of date.
+
+    A line holds {"president", "date", "text"}.
+    """
+    try:
+        with open(folder / "metadata.csv", encoding="utf-8", newline="") as f:
+            rows = [
+                (row["date"], len(row["fileid"]), row["fileid"], row["president_full"])
+                for row in csv.DictReader(f)
+            ]
+        with open(folder / "sotu.jsonl", "w", encoding="ascii", newline="\n") as out:
+            for date, _, speech, president in sorted(rows):
+                if not (folder / f"{speech}.txt").resolve().is_relative_to(folder.resolve()):
+                    raise SettingError(f"metadata.csv: {speech!r} is not the name of a speech")
+                text = (folder / f"{speech}.txt").read_bytes().decode("utf-8")
+                out.write(json.dumps({"president": president, "date": date, "text": text}) + "\n")
+    except (KeyError, TypeError, UnicodeError, csv.Error) as e:
+        raise SettingError(f"the addresses cannot be read: {e!r}") from None
+
+
+@register("chitchat")
+@dataclass(frozen=True)
+class Chitchat(Text):
+    """Open-ended chats in pairs (BYU Chit-Chat Challenge, 2018), by user: next-word prediction."""
+
+    minimum: int = knob(1_000, "least tokens of a client; others are left out", low=0)
+    cap: int = knob(10_000, "most tokens of a client, its earliest; 0: no limit", low=0)
+
+    name: ClassVar[str] = "chitchat"
+    file: ClassVar[str] = "chitchat.json"
+
+    def read(self, path: Path) -> dict[str, list[str]]:
+        chats: dict[str, Any] = json.loads(path.read_bytes())
+        messages = [
+            message for chat in chats.values() for turn in chat["messages"] for message in turn
+        ]
+        messages.sort(key=lambda message: message["timestamp"])  # ISO 8601 in UTC; stable
+        return by_author((message["sender"], message["text"]) for message in messages)
