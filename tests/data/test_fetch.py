@@ -247,7 +247,7 @@ def tar_way(folder, address, members, names=None, **options):
 def test_no_archive_is_opened_before_its_hash_is_right(cache, site, monkeypatch, known, message):
     way = tar_way(*site, [(f"toy/{name}", body) for name, body in BODY.items()])
     offer(monkeypatch, dataclasses.replace(way, sha256=known))
-    monkeypatch.setattr(download, "open_tar", lambda _: pytest.fail("opened"))
+    monkeypatch.setattr(download, "open_archive", lambda _: pytest.fail("opened"))
     with pytest.raises(download.FetchError, match=message):
         download.get("toy")
     assert left(cache) == []

@@ -80,7 +80,7 @@ def test_drawings_of_the_package_become_bytes(tmp_path):
         f"{base}../evil.ndjson.gz": gzip.compress(b"x"),
         f"{base}ant.ndjson.gz": gzip.compress((drawing(0.502) * 100).encode()),
     }
-    archives.extract_tar(tar(members), {}, {}, tmp_path, MANY)
+    archives.extract(archives.tar_members(tar(members)), {}, {}, tmp_path, MANY)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ant.ndjson", "hot dog.ndjson"]
     drawings_to_idx(tmp_path)
     images = idx.read_idx(tmp_path / IMAGES)
@@ -92,9 +92,11 @@ def test_an_archive_is_taken_within_bounds(tmp_path, monkeypatch):
     name = "package/src/drawings/ant.ndjson.gz"
     monkeypatch.setattr(archives, "TOTAL", 10)
     with pytest.raises(FetchError, match="more than the 10 bytes"):
-        archives.extract_tar(tar({name: gzip.compress(bytes(11))}), {}, {}, tmp_path, MANY)
+        archives.extract(
+            archives.tar_members(tar({name: gzip.compress(bytes(11))})), {}, {}, tmp_path, MANY
+        )
     with pytest.raises(FetchError, match="the archive has no package/src"):
-        archives.extract_tar(tar({"x": b""}), {}, {}, tmp_path, MANY)
+        archives.extract(archives.tar_members(tar({"x": b""})), {}, {}, tmp_path, MANY)
 
 
 @pytest.mark.parametrize("lines", [drawing(1), drawing(2) * 100, "[1]\n" * 100])

@@ -31,8 +31,8 @@ def pack(path, *pieces):
 
 
 def take(path, tmp_path):
-    with archives.open_tar(path) as stream:
-        archives.extract_tar(stream, MEMBERS, FILES, tmp_path)
+    with archives.open_archive(path) as members:
+        archives.extract(members, MEMBERS, FILES, tmp_path)
     return (tmp_path / "a").read_bytes()
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.knobs import Knobs
+from .describe import picture, table
 from .download import get, where
 from .entries import data_set, make
 from .federation import Federation
-from .picture import picture, table
 from .sets import DATASETS
 
 

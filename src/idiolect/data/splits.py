@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..core.knobs import Knobs, SettingError, knob
 from ..core.text import note
@@ -14,6 +16,17 @@ from .read.ids import read_ids
 
 SPLITS = ("train", "valid", "test")
 ALIASES = {"validation": "valid", "val": "valid"}  # as other libraries call them
+
+
+def offsets_of(sizes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Where each client's samples begin, split by split, and where the last of them end."""
+    offsets = {}
+    start = 0
+    for split in SPLITS:
+        offsets[split] = torch.cat([torch.zeros(1, dtype=torch.int64), sizes[split].cumsum(0)])
+        offsets[split] += start
+        start = int(offsets[split][-1])
+    return offsets
 
 
 @dataclass(frozen=True)

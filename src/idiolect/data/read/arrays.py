@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import leaves
-from ..splits import SPLITS, draw_split, read_split
+from ..splits import SPLITS, draw_split, offsets_of, read_split
 from .convert import (
     RaggedSamples,
     check_memory,
@@ -109,6 +109,7 @@ def from_arrays(
             raise SettingError(f"{key} must be a share in [0, 1), got {share!r}")
     part = draw_split(client, valid, test, seed) if split is None else read_split(split, n)
     order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
+    counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids)).reshape(3, -1)
     check_channels(channels, [leaf.ndim for leaf in leaves(x)])
 
     def arrange_inputs(values: Any, name: str) -> Tensor:
@@ -122,7 +123,7 @@ def from_arrays(
         targets=each_leaf(
             y.values, "targets", lambda v, at: _arrange_targets(v, at, order, scratch)
         ),
-        offsets=_offsets(part, client, len(ids)),
+        offsets=offsets_of(dict(zip(SPLITS, torch.from_numpy(counts), strict=True))),
         ids=ids,
         classes=y.classes,
         name=name,
@@ -130,12 +131,6 @@ def from_arrays(
         sequences=sequences and sequences.of(torch.from_numpy(order)),
         special=check_special(special, y.classes),
     )
-
-
-def _offsets(part: np.ndarray, client: np.ndarray, clients: int) -> dict[str, Tensor]:
-    counts = np.bincount(part * clients + client, minlength=3 * clients)
-    ends = torch.from_numpy(np.concatenate([[0], counts.cumsum()]))
-    return {s: ends[i * clients : (i + 1) * clients + 1].clone() for i, s in enumerate(SPLITS)}
 
 
 # -- lengths ---------------------------------------------------------------------------------------

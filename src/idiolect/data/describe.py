@@ -1,7 +1,8 @@
-"""Who has what: a federation as a table for the terminal or as a heat map."""
+"""A federation in words, as a table for the terminal (who has what), or as a heat map."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,72 @@ from torch import Tensor
 from ..core.columns import Column, FittedTable, fitting
 from ..core.knobs import SettingError
 from ..core.plotting import new_figure, save_figure
-from ..core.text import label, shown
+from ..core.text import label, listed, shown
+from ..core.types import leaves
 from .federation import SPLITS, Federation
+from .prepare import Preparation
 
+WIDTH = 100  # characters of a line of `repr`
 LONGEST = 120  # characters of a name that are shown
+
+
+def describe(federation: Federation) -> str:
+    """What `repr` shows: clients, samples, features, classes and what was done to a table.
+
+    >>> from idiolect.data import Federation
+    >>> Federation.from_arrays([[1.0], [2.0]], [0, 1], ["a", "b"], name="toy")
+    Federation 'toy': 2 clients, 2 samples (2 train, 0 valid, 0 test)
+      clients   'a', 'b'
+      samples   1 per client
+      features  1
+      classes   2
+    """
+    parts = {split: int(federation.sizes(split).sum()) for split in SPLITS}
+    per_client = torch.stack([federation.sizes(split) for split in SPLITS]).sum(0)
+    low, high = int(per_client.min()), int(per_client.max())
+    spread = f"{low:,} per client" if low == high else f"{low:,} to {high:,} per client"
+    counts = ", ".join(f"{count:,} {split}" for split, count in parts.items())
+    shapes = ["x".join(f"{n:,}" for n in t.shape[1:]) or "1" for t in leaves(federation.inputs)]
+    lines = {
+        "clients": listed(federation.ids),
+        "samples": spread,
+        "features": " + ".join(shapes),
+    }
+    if federation.classes:
+        names = f" ({listed(federation.class_names)})" if federation.class_names else ""
+        lines["classes"] = f"{federation.classes:,}{names}"
+    else:
+        lines["target"] = "real values"
+    if federation.preparation is not None:
+        lines |= _describe_preparation(federation.preparation)
+    title = (
+        f"Federation {federation.name!r}: {federation.clients:,} clients, "
+        f"{sum(parts.values()):,} samples ({counts})"
+    )
+    texts = (f"  {name:<9} {text}" for name, text in lines.items())
+    return "\n".join(shown(text, WIDTH) for text in (title, *texts))
+
+
+def _describe_preparation(preparation: Preparation) -> dict[str, str]:
+    kinds = Counter(column.kind for column in preparation.columns)
+    words = ", ".join(f"{count:,} of kind {kind}" for kind, count in kinds.items())
+    lines = {
+        "columns": f"{len(preparation.columns):,} ({words}), "
+        f"giving {len(preparation.feature_names):,}"
+    }
+    lines["columns"] += " features"
+    if set(kinds) - {"category"}:
+        most_bytes = max(preparation.bytes_up, default=0) + preparation.bytes_down
+        lines["scale"] = preparation.scale + (
+            f" (at most {most_bytes:,} bytes per client)" if most_bytes else ""
+        )
+    if preparation.missing != "refuse":
+        lines["missing"] = preparation.missing
+    if preparation.dropped:
+        lines["dropped"] = "; ".join(
+            f"{name!r} ({why})" for name, why in preparation.dropped.items()
+        )
+    return lines
 
 
 def table(federation: Federation, rows: int = 20, width: int = 140) -> FittedTable:
