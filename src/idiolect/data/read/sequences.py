@@ -79,29 +79,31 @@ def pad_inputs(tree: Any, name: str, way: str, padding: float) -> Any:
     """The tree with padded tensors for sequences, and their masks or lengths."""
     if way not in WAYS:
         raise SettingError(f"ragged must be one of 'mask', 'lengths', got {way!r}")
-    if isinstance(tree, RaggedSamples):
-        lengths = _lengths(tree)
-        _say(name, lengths, f"the model gets (padded, {way})", way)
-        return pad(tree, padding), _beside(lengths, way)
-    parts: list[tuple[Any, Any]] = []
-    if isinstance(tree, (dict, tuple)):
-        parts = list(tree.items() if isinstance(tree, dict) else enumerate(tree))
-    lengths_by_key = {key: _lengths(part) for key, part in parts if isinstance(part, RaggedSamples)}
+    parts = _parts(tree)
+    lengths_by_key = {
+        key: _lengths(part) for key, part in parts.items() if isinstance(part, RaggedSamples)
+    }
     if not lengths_by_key:
         return tree
-    padded = {key: pad(part, padding) if key in lengths_by_key else part for key, part in parts}
-    if isinstance(tree, dict) and any("mask" in key for key in tree):
-        _say(name, next(iter(lengths_by_key.values())), "the dict has a mask of its own", way)
-        return padded
-    extra = _name_each(lengths_by_key, way)
-    if isinstance(tree, tuple):
-        added = [_beside(lengths, way) for lengths in extra.values()]
-        _say(name, next(iter(lengths_by_key.values())), f"the {way} comes last", way)
-        return (*padded.values(), *added)
-    _say(
-        name, next(iter(lengths_by_key.values())), f"the model gets {', '.join(extra)} as well", way
+    padded = {
+        key: pad(part, padding) if key in lengths_by_key else part for key, part in parts.items()
+    }
+    beside = {key: _beside(v, way) for key, v in _name_each(lengths_by_key, way).items()}
+    if isinstance(tree, dict):
+        what = f"the model gets {', '.join(beside)} as well"
+        if any("mask" in key for key in tree):
+            beside = {}
+            what = "the dict has a mask of its own"
+    else:
+        single = isinstance(tree, RaggedSamples)
+        what = f"the model gets (padded, {way})" if single else f"the {way} comes last"
+    lengths = next(iter(lengths_by_key.values()))
+    other = WAYS[1 - WAYS.index(way)]
+    note(
+        f"{name}: sequences of {int(lengths.min())} to {int(lengths.max())} entries are padded to "
+        f"the longest; {what} (ragged='{other}' gives {other})"
     )
-    return padded | {key: _beside(lengths, way) for key, lengths in extra.items()}
+    return padded | beside if isinstance(tree, dict) else (*padded.values(), *beside.values())
 
 
 def _name_each(lengths_by_key: dict[Any, Tensor], way: str) -> dict[str, Tensor]:
@@ -120,11 +122,3 @@ def _beside(lengths: Tensor, way: str) -> Tensor:
     if way == "lengths":
         return lengths
     return torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-
-
-def _say(name: str, lengths: Tensor, what: str, way: str) -> None:
-    other = WAYS[1 - WAYS.index(way)]
-    note(
-        f"{name}: sequences of {int(lengths.min())} to {int(lengths.max())} entries are padded to "
-        f"the longest; {what} (ragged='{other}' gives {other})"
-    )
