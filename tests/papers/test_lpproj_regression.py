@@ -11,7 +11,9 @@ from helpers import state_of
 from idiolect.data.sets.regression import LinearRegression
 from idiolect_papers.closed_forms import linear_regression as linear
 from idiolect_papers.closed_forms import linear_solutions as solutions
+from idiolect_papers.closed_forms.problems import matrix_of
 from idiolect_papers.lp_proj import figure1, regression, remark17, theorem32
+from reference import linear_solutions as by_data
 
 SETTING = LinearRegression(clients=10, samples=16, features=8, b=1.5, noise=0.5)
 SMALL = figure1.AttackedSize(
@@ -23,12 +25,12 @@ LAM = 0.4
 def known(federation):
     parts = [federation.part(k, "train") for k in range(federation.clients)]
     xi, y = torch.stack([x for x, _ in parts]), torch.stack([y for _, y in parts])
-    return solutions.curvature(xi), solutions.local(xi, y)
+    return by_data.curvature(xi), by_data.local(xi, y)
 
 
 def method_and_subspace(name):
     if name == "lp-proj":
-        return regression.lpproj(SETTING, LAM, 3), regression.subspace(3, 8, 0)
+        return regression.lpproj(SETTING, LAM, 3), matrix_of("orthogonal", 3, 8)
     make = {"pfedme": regression.pfedme, "ditto": regression.ditto}[name]
     return make(SETTING, LAM), torch.eye(8).double()
 

@@ -53,7 +53,7 @@ def _over_rounds(rate: float, lr: float, nu: float) -> str:
 
 
 @dataclass(frozen=True)
-class Setting:
+class TheoremSetting:
     """What both kinds of theorems need to know of a problem and of a run."""
 
     lam: float  # λ
@@ -81,7 +81,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class StronglyConvex(Setting):
+class StronglyConvex(TheoremSetting):
     """Theorems 9 and 14."""
 
     mu: float  # μ: every sample's loss is strongly convex with it
@@ -171,7 +171,7 @@ class StronglyConvex(Setting):
 
 
 @dataclass(frozen=True)
-class Smooth(Setting):
+class Smooth(TheoremSetting):
     """Theorems 13 and 15; they ask for λ >= max(√(10 L² + 1), 4 L) and s < 1/30."""
 
     L: float  # every sample's loss is smooth with it
@@ -192,11 +192,15 @@ class Smooth(Setting):
         return 2 * (1 + self.s) ** 6 * (self.noise / batch + nu) / room**2
 
     # -- Theorem 13: constant steps --------------------------------------------------------------
-    def step(self, rounds: int, batch: int, nu: float) -> float:
-        """η̃ of the proof of Theorem 13 for T rounds."""
+    def constants(self, batch: int, nu: float) -> tuple[float, float, float]:
+        """λ² δ_2², C_4 and C_5 of its proof."""
         error = self.lam**2 * self.approximation(batch, nu)
         C4 = 4 * self.L_F**2 * (21 * self.diversity + 10 * error)
-        C5 = 5 * self.L_F * self.diversity * self.sampling
+        return error, C4, 5 * self.L_F * self.diversity * self.sampling
+
+    def step(self, rounds: int, batch: int, nu: float) -> float:
+        """η̃ of the proof of Theorem 13 for T rounds."""
+        _, C4, C5 = self.constants(batch, nu)
         wanted = [(self.beta**2 * self.start / (rounds * C4)) ** (1 / 3)]
         if C5:
             wanted.append((self.start / (rounds * C5)) ** 0.5)
@@ -204,9 +208,7 @@ class Smooth(Setting):
 
     def bound13(self, rounds: int, step: float, batch: int, nu: float) -> float:
         """Four times the right-hand side of (20), for E ||∇F(w_t*)||²."""
-        error = self.lam**2 * self.approximation(batch, nu)
-        C4 = 4 * self.L_F**2 * (21 * self.diversity + 10 * error)
-        C5 = 5 * self.L_F * self.diversity * self.sampling
+        error, C4, C5 = self.constants(batch, nu)
         begun = self.start / (step * rounds)
         return 4 * (begun + (step / self.beta) ** 2 * C4 + step * C5 + 2 * error)
 

@@ -25,8 +25,8 @@ only for large enough λ: for many clients, from the λ of Proposition 16 on.
 
 >>> s = LinearRegression(clients=10, samples=50, features=20)
 >>> by_method = local_loss(s), lpproj_loss(s, 0.2, 5, 0.1), pfedme_loss(s, 0.2, 0.1)
->>> [round(loss, 4) for loss in (*by_method, fedavg_loss(s, 0.1))]
-[0.7, 0.6932, 0.6728, 1.52]
+>>> [round(loss, 4) for loss in by_method]
+[0.7, 0.6932, 0.6728]
 >>> figure1 = LinearRegression()  # n = 200, N = 100, d = 100, b = 1, sigma = 1
 >>> spread = attacked_spread(figure1, spread=0.1, malicious=20, power=100.0**2)
 >>> f"{best_lam(figure1, spread):.3g} {lpproj_wins_from(figure1, spread):.3g}"
@@ -64,11 +64,6 @@ def local_loss(s: LinearRegression) -> float:
     return s.noise**2 / 2 + s.features * coordinate(s, 0, 0)
 
 
-def fedavg_loss(s: LinearRegression, spread: float) -> float:
-    """L^Avg = σ²/2 + σ² d / (2Nn) + b d Σ / 2."""
-    return s.noise**2 / 2 + s.features * coordinate(s, math.inf, spread)
-
-
 def pfedme_loss(s: LinearRegression, lam: float, spread: float) -> float:
     """L^Me(λ), with the last term b λ² d Σ / (2 (b + λ)²).
 
@@ -77,19 +72,11 @@ def pfedme_loss(s: LinearRegression, lam: float, spread: float) -> float:
     return s.noise**2 / 2 + s.features * coordinate(s, lam, spread)
 
 
-ditto_loss = pfedme_loss  # the same models, because all clients have the same b
-
-
 def lpproj_loss(s: LinearRegression, lam: float, dim: int, spread: float) -> float:
     """L^l2(λ) for orthonormal rows of P, corrected as `pfedme_loss`."""
     return (
         s.noise**2 / 2 + dim * coordinate(s, lam, spread) + (s.features - dim) * coordinate(s, 0, 0)
     )
-
-
-def lpproj_slope(s: LinearRegression, lam: float, dim: int, spread: float) -> float:
-    """d L^l2 / d λ (Remark 31, its bracket closed after Σ₁); with dim = d, that of pFedMe."""
-    return s.b**2 * dim * (lam * spread - _estimation_noise(s)) / (s.b + lam) ** 3
 
 
 # -- the best λ, and which method wins ------------------------------------------------------------
@@ -101,7 +88,7 @@ def best_lam(s: LinearRegression, spread: float) -> float:
     >>> round(best_lam(LinearRegression(clients=10, samples=50, noise=1.0), 0.1), 9)
     0.18
     """
-    return _estimation_noise(s) / spread if spread > 0 else math.inf
+    return estimation_noise(s) / spread if spread > 0 else math.inf
 
 
 def lpproj_wins_from(s: LinearRegression, spread: float) -> float:
@@ -113,33 +100,11 @@ def lpproj_wins_from(s: LinearRegression, spread: float) -> float:
     return 2 * best / (1 - best / s.b) if best < s.b else math.inf
 
 
-def pfedme_beats_fedavg_from(s: LinearRegression, spread: float) -> float:
-    """L^Me(λ) <= L^Avg if and only if λ is at least this: (λ* - b) / 2, or 0."""
-    return max(0.0, (best_lam(s, spread) - s.b) / 2)
-
-
-def lpproj_beats_fedavg_from(s: LinearRegression, lam: float, dim: int) -> float:
-    """L^l2(λ) <= L^Avg if and only if the spread is at least this."""
-    b = s.b
-    d = s.features
-    numerator = d * (b + lam) ** 2 - dim * lam * (2 * b + lam)
-    denominator = d * (b + lam) ** 2 - dim * lam**2
-    return _estimation_noise(s) / b * numerator / denominator
-
-
-def _estimation_noise(s: LinearRegression) -> float:
+def estimation_noise(s: LinearRegression) -> float:
     return (1 - 1 / s.clients) * s.noise**2 / s.samples
 
 
 # -- attacks: the spread that malicious clients make ----------------------------------------------
-def spread_of(w: Tensor, P: Tensor | None = None) -> float:  # w[N, d], P[m, d]
-    """Σ of eq. (36): the variance over clients of a true coefficient.
-
-    The mean over all coordinates, or over those of the subspace.
-    """
-    return float(_coordinates(w, P).var(0, correction=0).mean())
-
-
 def attacked_spread(s: LinearRegression, spread: float, malicious: int, power: float) -> float:
     """Σ' from Σ₁ (or Σ₂), N_a and M (τ², or M₀)."""
     return spread + malicious / s.clients**2 * (power - s.noise**2 / (s.b * s.samples))
@@ -149,7 +114,7 @@ def same_value_spread(
     s: LinearRegression, w: Tensor, malicious: Tensor, tau: float, P: Tensor | None = None
 ) -> float:
     """Malicious clients send c (1, ..., 1), c ~ N(0, τ²); eq. (37), M = τ²."""
-    u = _coordinates(w, P)
+    u = coordinates_of(w, P)
     returned = u[~malicious].sum(0) / s.clients
     around = float((returned - u[~malicious]).square().mean())  # Σ₁
     return attacked_spread(s, around, int(malicious.sum()), tau**2)
@@ -162,7 +127,7 @@ def sign_flip_spread(
     s: LinearRegression, w: Tensor, malicious: Tensor, tau: float, P: Tensor | None = None
 ) -> float:
     """Malicious clients send -|c| ŵ_k, c ~ N(0, τ²); eqs. (40) to (43)."""
-    u = _coordinates(w, P)
+    u = coordinates_of(w, P)
     reversed_sum = math.sqrt(2 / math.pi) * tau * u[malicious].sum(0)
     returned = (u[~malicious].sum(0) - reversed_sum) / s.clients
     noise = s.noise**2 / (s.b * s.samples)
@@ -172,7 +137,7 @@ def sign_flip_spread(
     return attacked_spread(s, around, int(malicious.sum()), power)
 
 
-def _coordinates(w: Tensor, P: Tensor | None) -> Tensor:
+def coordinates_of(w: Tensor, P: Tensor | None) -> Tensor:
     return w if P is None else w @ P.T
 
 

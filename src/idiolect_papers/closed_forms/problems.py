@@ -26,6 +26,13 @@ from idiolect import Federation, Knobs, Task, knob, projections
 from idiolect.task import Batch, Loss, logits, shaped_as
 
 
+def matrix_of(kind: str, dim: int, d: int, seed: int = 0) -> Tensor:  # -> P[dim, d]
+    """The P of a run of lp-proj with this seed."""
+    spec = projections.Spec(kind, dim)
+    projection = projections.make_projection(spec, (0, d), seed, torch.float64, torch.device("cpu"))
+    return projection.down(torch.eye(d, dtype=torch.float64)).T
+
+
 @dataclass(frozen=True)
 class Means(Knobs):
     """Quadratics of N clients in R^d, as an ordinary task and federation.
@@ -170,11 +177,7 @@ class Robust(Knobs):
     @cached_property
     def P(self) -> Tensor:  # [m, d]
         """Of seed 0, as lp-proj makes it with projection "orthogonal"."""
-        spec = projections.Spec("orthogonal", self.dim)
-        projection = projections.make_projection(
-            spec, (0, self.d), 0, torch.float64, torch.device("cpu")
-        )
-        return projection.down(torch.eye(self.d, dtype=torch.float64)).T
+        return matrix_of("orthogonal", self.dim, self.d)
 
     @cached_property
     def data(self) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ import numpy as np
 from idiolect.data.sets.regression import LinearRegression
 
 from ..closed_forms import linear_regression as linear
+from ..closed_forms.problems import matrix_of
 from ..page import Facts, Row, page_from_text
 from ..panels import Line, Panel
 from ..runs import Work, finished
@@ -74,7 +75,7 @@ class AloneRun(Work):
         method = regression.local(setting)
         alone = play(method, federation, self.seed, 1, **size.run_settings(self.attack))
         malicious = malicious_of(alone)
-        P = regression.subspace(size.dim, setting.features, self.seed)
+        P = matrix_of("orthogonal", size.dim, setting.features, self.seed)
         spread = ATTACKS[self.attack]
         return {
             "loss": alone.summary()["loss"]["mean"],

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 import idiolect as il
-from idiolect import LpProj, projections
+from idiolect import LpProj
 
 from ..closed_forms import linear_solutions as solutions
 from ..closed_forms.convergence import Scheduled, StronglyConvex
-from ..closed_forms.problems import Means
+from ..closed_forms.problems import Means, matrix_of
 
 CAP = 10_000  # gradient steps: never reached, so that every (3) is solved to ν
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class QuadraticCase:
     """A problem and how lp-proj-2 is run on it; P is that of seed 0."""
 
     problem: Means = field(default_factory=lambda: Means(clients=10, d=40, high=4.0, noise=0.1))
@@ -32,11 +32,7 @@ class Quadratic:
 
     @property
     def P(self) -> Tensor:  # [m, d]
-        spec = projections.Spec("gaussian", self.dim)
-        projection = projections.make_projection(
-            spec, (0, self.problem.d), 0, torch.float64, torch.device("cpu")
-        )
-        return projection.down(torch.eye(self.problem.d, dtype=torch.float64)).T
+        return matrix_of("gaussian", self.dim, self.problem.d)
 
     def solved(self) -> Solved:
         return _solved(self)
@@ -98,7 +94,7 @@ class Solved:
 
 
 @lru_cache(maxsize=16)
-def _solved(case: Quadratic) -> Solved:
+def _solved(case: QuadraticCase) -> Solved:
     problem, P = case.problem, case.P
     A = solutions.envelope(problem.hessians, case.lam, P)
     w, x = solutions.lpproj(problem.hessians, problem.centres, case.lam, P)

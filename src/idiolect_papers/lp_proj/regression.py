@@ -27,7 +27,6 @@ from idiolect import (
     PFedMe,
     Result,
     Task,
-    projections,
     run,
 )
 from idiolect.data.sets.regression import LinearRegression
@@ -81,13 +80,6 @@ def local(s: LinearRegression) -> Method:
 def fedavg(s: LinearRegression) -> Method:
     """w_k <- ŵ_k by one step."""
     return FedAvg(lr=1 / s.b, steps=1)
-
-
-def subspace(dim: int, d: int, seed: int) -> Tensor:  # -> [dim, d]
-    """The P of a run with this seed."""
-    spec = projections.Spec("orthogonal", dim)
-    projection = projections.make_projection(spec, (0, d), seed, torch.float64, torch.device("cpu"))
-    return projection.up(torch.eye(dim, dtype=torch.float64))
 
 
 def play(method: Method, federation: Federation, seed: int, rounds: int, **settings: Any) -> Result:

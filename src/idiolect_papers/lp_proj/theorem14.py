@@ -19,7 +19,7 @@ from ..page import Row
 from ..panels import Line, Panel
 from ..runs import Work, one_thread
 from ..theory import Curve, Slope, guide, spaced, theory_page, train
-from .quadratic import Quadratic
+from .quadratic import QuadraticCase
 
 NAME = "lp-proj-theorem14"
 DISTANCE = "‖w_T − w*‖²"
@@ -50,7 +50,7 @@ class DistanceRun(Work):
     For w, the mean over the rounds since the last of them: less noise at the same slope.
     """
 
-    case: Quadratic
+    case: QuadraticCase
     own: bool  # ζ of the theorem, or the practical one
     rounds: int
     batch: int
@@ -95,7 +95,7 @@ class DistanceRun(Work):
 class InnerErrorRun(Work):
     """Lemma 4: how far g_k is from ∇F_k at a w that stays, for fixed ν and |D̃|."""
 
-    case: Quadratic
+    case: QuadraticCase
     rounds: int
     batch: int
     nu: float
@@ -119,12 +119,14 @@ def write(folder: Path, size: Theorem14Size | None = None, workers: int = 2) -> 
     """Some five minutes on two cores."""
     began = time.monotonic()
     size = size or Theorem14Size()
-    base = Quadratic()
+    base = QuadraticCase()
     everyone = replace(base, heard=base.problem.clients)
     without_noise = replace(everyone, problem=replace(base.problem, noise=0.0))
     most = float(base.problem.clients * base.alternations)  # β = N R
 
-    def runs(case: Quadratic, rounds: int, own: bool = False, count: int = 1) -> list[DistanceRun]:
+    def runs(
+        case: QuadraticCase, rounds: int, own: bool = False, count: int = 1
+    ) -> list[DistanceRun]:
         return [
             DistanceRun(case, own, rounds, size.batch, size.points, repetition)
             for repetition in range(count)

@@ -22,6 +22,7 @@ from idiolect import Federation, Method
 from idiolect.data.sets.regression import LinearRegression
 
 from ..closed_forms import linear_regression as linear
+from ..closed_forms.problems import matrix_of
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
 from ..runs import Work
@@ -125,7 +126,7 @@ class LamRuns(Work):
         xi, w = drawn(size, self.seed)
         noisy = [observed(size, xi, w, [self.seed, 2, m]) for m in range(size.draws)]
         clean = [observed(size, xi, w)]
-        P = regression.subspace(size.dim, s.features, self.seed)
+        P = matrix_of("orthogonal", size.dim, s.features, self.seed)
 
         def measured(method: Method) -> dict[str, float]:
             losses = losses_by_draw(size, method, noisy, w, self.seed)
@@ -168,7 +169,7 @@ class DimRuns(Work):
         clean = [observed(size, xi, w)]
         outcome = {}
         for dim in size.dims:
-            P = regression.subspace(dim, s.features, self.seed)
+            P = matrix_of("orthogonal", dim, s.features, self.seed)
             method = regression.lpproj(s, lam, dim)
             outcome[str(dim)] = {
                 "clean": of_realised(losses_by_draw(size, method, clean, w, self.seed)),

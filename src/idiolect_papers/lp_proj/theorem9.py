@@ -20,7 +20,7 @@ from ..page import Row
 from ..panels import Line, Panel
 from ..runs import Work, one_thread
 from ..theory import Curve, Slope, guide, log_slope, theory_page, train
-from .quadratic import Quadratic
+from .quadratic import QuadraticCase
 
 NAME = "lp-proj-theorem9"
 EXACT = 1e-12  # ν of what counts as solved exactly
@@ -44,7 +44,7 @@ class Theorem9Size:
 class AveragedRun(Work):
     """A run of T rounds with the step for T: how far its average and its last w are from F(w*)."""
 
-    case: Quadratic
+    case: QuadraticCase
     rounds: int
     own: bool = False  # steps up to η̂_1 of the theorem, or up to 1 / L_F
     nu: float = NEAR
@@ -86,7 +86,7 @@ def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> l
     """Some three minutes on two cores."""
     began = time.monotonic()
     size = size or Theorem9Size()
-    base = Quadratic()
+    base = QuadraticCase()
     everyone = replace(base, heard=base.problem.clients)
     without_noise = replace(everyone, problem=replace(base.problem, noise=0.0))
     with_noise = replace(everyone, problem=replace(base.problem, noise=1.0))

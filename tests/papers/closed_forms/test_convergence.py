@@ -23,7 +23,7 @@ from idiolect_papers.closed_forms.convergence import (
 from idiolect_papers.closed_forms.problems import STEEPEST, GemanMcClure, Means, Robust
 from idiolect_papers.feddeper.figure1 import QuadraticRun, SquaredHinge, digits
 from idiolect_papers.feddeper.theorem2 import BallRun
-from idiolect_papers.lp_proj.quadratic import Quadratic
+from idiolect_papers.lp_proj.quadratic import QuadraticCase
 from idiolect_papers.lp_proj.smooth import Nonconvex
 from idiolect_papers.lp_proj.theorem14 import PRACTICAL
 from idiolect_papers.runs import Work, finished
@@ -121,7 +121,7 @@ def test_the_quadratics_have_the_constants_they_claim():
 
 
 def test_the_envelope_is_as_convex_and_smooth_as_proposition_3_says():
-    case = Quadratic(problem=SMALL, dim=3)
+    case = QuadraticCase(problem=SMALL, dim=3)
     theory = case.theory()
     values = torch.linalg.eigvalsh(case.lam * case.solved().A)
     assert theory.mu_F <= float(values.min()) * (1 + 1e-9)
@@ -131,7 +131,7 @@ def test_the_envelope_is_as_convex_and_smooth_as_proposition_3_says():
 
 def test_lpproj_with_the_schedules_of_theorem_14_comes_to_the_known_solution():
     exact = replace(SMALL, noise=0.0)
-    case = Quadratic(problem=exact, dim=3, heard=exact.clients)
+    case = QuadraticCase(problem=exact, dim=3, heard=exact.clients)
     theory = case.theory()
     *_, last = case.follow(theory.scheduled(1, PRACTICAL * theory.kappa_F), 150, 0)
     assert float((last.server["w"] - case.solved().w).square().sum()) < 1e-3 * theory.start
@@ -142,7 +142,7 @@ def test_lpproj_with_the_schedules_of_theorem_14_comes_to_the_known_solution():
 # -- schedules and bounds --------------------------------------------------------------------------
 @both
 def test_schedules_are_those_of_theorem_14(everyone):
-    case = Quadratic(problem=SMALL, dim=3, heard=SMALL.clients if everyone else 2, beta=3.0)
+    case = QuadraticCase(problem=SMALL, dim=3, heard=SMALL.clients if everyone else 2, beta=3.0)
     theory = case.theory()
     plan = theory.scheduled(2)
     first = lpproj_rates.theorem14(0, theory.mu_F, theory.zeta, 3.0, 2, 1.0, everyone)
@@ -175,7 +175,9 @@ def test_schedules_are_those_of_theorem_15(everyone):
 
 @both
 def test_bounds_are_those_of_the_proofs(everyone):
-    quadratic = Quadratic(problem=SMALL, dim=3, heard=SMALL.clients if everyone else 2, beta=3.0)
+    quadratic = QuadraticCase(
+        problem=SMALL, dim=3, heard=SMALL.clients if everyone else 2, beta=3.0
+    )
     theory = quadratic.theory()
     plan = theory.scheduled(2)
     power = 2 if everyone else 1
@@ -205,7 +207,7 @@ def test_bounds_are_those_of_the_proofs(everyone):
 
 
 def test_the_step_of_theorem_9_is_at_most_its_largest_one():
-    theory = Quadratic().theory()
+    theory = QuadraticCase().theory()
     least = math.ceil(2 / (theory.most * theory.mu_F))
     for T in (least, 10 * least, 1000 * least):
         step = theory.step(T, batch=4, nu=1e-6)

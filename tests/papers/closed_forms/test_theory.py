@@ -15,6 +15,8 @@ from idiolect.data.sets.regression import LinearRegression
 from idiolect.methods import make_method
 from idiolect_papers.closed_forms import linear_regression as linear
 from idiolect_papers.closed_forms import linear_solutions as solutions
+from reference import linear_regression as formulas
+from reference import linear_solutions as by_data
 
 N = 8
 n = 30
@@ -48,7 +50,7 @@ def known(federation):
     """(H, ŵ) from the training data."""
     parts = [federation.part(k, "train") for k in range(N)]
     xi, y = torch.stack([x for x, _ in parts]), torch.stack([y for _, y in parts])
-    return solutions.curvature(xi), solutions.local(xi, y)
+    return by_data.curvature(xi), by_data.local(xi, y)
 
 
 def trained(method, federation, rounds):
@@ -91,7 +93,7 @@ def test_fedavg_with_one_step_per_round_finds_the_minimiser_of_the_mean_loss(fea
     federation = federation_of(features)
     H, found = known(federation)
     w, _ = trained(il.FedAvg(lr=0.2, steps=1), federation, 150)
-    assert_near(w, solutions.fedavg(H, found))
+    assert_near(w, by_data.fedavg(H, found))
 
 
 @every_features
@@ -99,15 +101,15 @@ def test_fedavg_with_many_steps_per_round_settles_where_the_theory_says(features
     federation = federation_of(features)
     H, found = known(federation)
     w, _ = trained(il.FedAvg(lr=0.1, steps=8), federation, 60)
-    assert_near(w, solutions.fedavg_after_many_rounds(H, found, 0.1, 8))
-    beside = float((w - solutions.fedavg(H, found)).norm() / w.norm())
+    assert_near(w, by_data.fedavg_after_many_rounds(H, found, 0.1, 8))
+    beside = float((w - by_data.fedavg(H, found)).norm() / w.norm())
     assert beside < 1e-5 if features == "orthogonal" else beside > 1e-2
 
 
 @every_features
 def test_pfedme_finds_the_minimiser_of_its_objective(features):
     federation = federation_of(features)
-    expected = solutions.pfedme(*known(federation), LAM)
+    expected = by_data.pfedme(*known(federation), LAM)
     method = make_method("pfedme", lam=LAM, lr=1 / LAM, personal_lr=0.2, steps=2000, nu=1e-14)
     for got, true in zip(trained(method, federation, 60), expected, strict=True):
         assert_near(got, true)
@@ -116,7 +118,7 @@ def test_pfedme_finds_the_minimiser_of_its_objective(features):
 @every_features
 def test_ditto_finds_the_minimiser_of_its_objective(features):
     federation = federation_of(features)
-    expected = solutions.ditto(*known(federation), LAM)
+    expected = by_data.ditto(*known(federation), LAM)
     method = make_method("ditto", lam=LAM, lr=0.2, steps=1, personal_lr=0.2, personal_steps=5)
     for got, true in zip(trained(method, federation, 150), expected, strict=True):
         assert_near(got, true)
@@ -142,7 +144,7 @@ def test_lpproj_with_many_alternations_settles_where_the_theory_says(features, p
     R = 4
     H, found = known(federation)
     w, x = trained(lpproj(projection, 5, lr=lr, alternations=R), federation, 20)
-    expected = solutions.lpproj_after_many_rounds(H, found, LAM, P, lr, R)
+    expected = by_data.lpproj_after_many_rounds(H, found, LAM, P, lr, R)
     assert_near(w, expected[0])
     assert_near(x, expected[1])
     minimiser, tied = solutions.lpproj(H, found, LAM, P)
@@ -201,8 +203,8 @@ def test_scaled_orthogonal_features_give_the_weighted_means_printed_in_the_paper
     found = torch.randn(N, d, generator=torch.manual_seed(0)).double()
     P = orthonormal(4)
     weights = (b / (b + LAM))[:, None]
-    assert_near(solutions.fedavg(H, found), (b[:, None] * found).sum(0) / b.sum())
-    assert_near(solutions.pfedme(H, found, LAM)[0], (weights * found).sum(0) / weights.sum())
+    assert_near(by_data.fedavg(H, found), (b[:, None] * found).sum(0) / b.sum())
+    assert_near(by_data.pfedme(H, found, LAM)[0], (weights * found).sum(0) / weights.sum())
     w, x = solutions.lpproj(H, found, LAM, P)
     assert_near(w, (weights * found).sum(0) @ P.T / weights.sum())
     free = found - found @ P.T @ P
@@ -226,7 +228,7 @@ def simulated(P, lam, attack=None, tau=0.0, draws=3000):
     y, test = clean + SETTING.noise * torch.randn(
         2, draws, N, n, generator=generator, dtype=torch.float64
     )
-    found = solutions.local(xi, y)
+    found = by_data.local(xi, y)
     up = found @ P.T
     c = tau * torch.randn(draws, N, 1, generator=generator, dtype=torch.float64)
     forged = {"same_value": c.expand_as(up), "sign_flip": -c.abs() * up}
@@ -234,7 +236,7 @@ def simulated(P, lam, attack=None, tau=0.0, draws=3000):
     shared = (torch.where(MALICIOUS[:, None], forged[attack], up) if attack else up).mean(
         -2, keepdim=True
     )
-    H = solutions.curvature(xi)
+    H = by_data.curvature(xi)
     x = shared @ P if math.isinf(lam) else solutions.tied(H, found, lam, P, shared)
     return ((xi @ x.unsqueeze(-1)).squeeze(-1) - test).square().mean(-1) / 2, w
 
@@ -251,16 +253,18 @@ def test_simulated_losses_have_the_expected_means(lam):
     whole = torch.eye(d).double()
     P = orthonormal(4)
     loss, w = simulated(whole, lam)
-    assert_chance_agrees(loss.mean(1), linear.pfedme_loss(SETTING, lam, linear.spread_of(w)))
+    assert_chance_agrees(loss.mean(1), linear.pfedme_loss(SETTING, lam, formulas.spread_of(w)))
     loss, w = simulated(P, lam)
-    assert_chance_agrees(loss.mean(1), linear.lpproj_loss(SETTING, lam, 4, linear.spread_of(w, P)))
+    assert_chance_agrees(
+        loss.mean(1), linear.lpproj_loss(SETTING, lam, 4, formulas.spread_of(w, P))
+    )
     if lam == 0:
         assert_chance_agrees(loss.mean(1), linear.local_loss(SETTING))
 
 
 def test_simulated_losses_of_fedavg_have_the_expected_mean():
     loss, w = simulated(torch.eye(d).double(), math.inf)
-    assert_chance_agrees(loss.mean(1), linear.fedavg_loss(SETTING, linear.spread_of(w)))
+    assert_chance_agrees(loss.mean(1), formulas.fedavg_loss(SETTING, formulas.spread_of(w)))
 
 
 @pytest.mark.parametrize("tau", [0.0, 2.0, 20.0])
@@ -282,7 +286,7 @@ def test_simulated_losses_of_benign_clients_under_attack_have_the_expected_means
     loss, w = simulated(whole, math.inf, attack, tau)
     assert_chance_agrees(
         loss[:, ~MALICIOUS].mean(1),
-        linear.fedavg_loss(SETTING, changed(SETTING, w, MALICIOUS, tau)),
+        formulas.fedavg_loss(SETTING, changed(SETTING, w, MALICIOUS, tau)),
     )
 
 
@@ -291,7 +295,7 @@ def test_no_malicious_client_is_no_attack(attack):
     w = SETTING.draw()[1]
     nobody = torch.zeros(N, dtype=torch.bool)
     assert getattr(linear, f"{attack}_spread")(SETTING, w, nobody, 5.0) == pytest.approx(
-        linear.spread_of(w)
+        formulas.spread_of(w)
     )
 
 
@@ -326,10 +330,10 @@ def test_trained_models_have_the_expected_test_loss(name):
         )
         expected = {
             "local": lambda s, w: linear.local_loss(s),
-            "fedavg": lambda s, w: linear.fedavg_loss(s, linear.spread_of(w)),
-            "pfedme": lambda s, w: linear.pfedme_loss(s, LAM, linear.spread_of(w)),
-            "ditto": lambda s, w: linear.ditto_loss(s, LAM, linear.spread_of(w)),
-            "lp-proj": lambda s, w: linear.lpproj_loss(s, LAM, 1, linear.spread_of(w, P)),
+            "fedavg": lambda s, w: formulas.fedavg_loss(s, formulas.spread_of(w)),
+            "pfedme": lambda s, w: linear.pfedme_loss(s, LAM, formulas.spread_of(w)),
+            "ditto": lambda s, w: linear.pfedme_loss(s, LAM, formulas.spread_of(w)),
+            "lp-proj": lambda s, w: linear.lpproj_loss(s, LAM, 1, formulas.spread_of(w, P)),
         }[name](s, w)
         excess.append(result.summary()["loss"]["mean"] - expected)
     assert_chance_agrees(torch.tensor(excess), 0.0)
@@ -360,7 +364,7 @@ def test_the_slope_is_that_of_the_loss(spread):
             FIGURE1, lam - 1e-5, 10, spread
         )
         assert rise / 2e-5 == pytest.approx(
-            linear.lpproj_slope(FIGURE1, lam, 10, spread), rel=1e-4, abs=1e-9
+            formulas.lpproj_slope(FIGURE1, lam, 10, spread), rel=1e-4, abs=1e-9
         )
 
 
@@ -368,7 +372,7 @@ def test_where_malicious_clients_only_help_lambda_cannot_be_too_large():
     """True parameters and malicious messages are all zero: FedAvg is best."""
     helped = linear.attacked_spread(FIGURE1, spread=0.0, malicious=20, power=0.0)
     assert linear.best_lam(FIGURE1, helped) == math.inf
-    assert linear.fedavg_loss(FIGURE1, helped) < min(
+    assert formulas.fedavg_loss(FIGURE1, helped) < min(
         linear.pfedme_loss(FIGURE1, lam, helped) for lam in (0.1, 1.0, 10.0, 100.0)
     )
 
@@ -399,27 +403,27 @@ def test_lpproj_is_no_worse_than_pfedme_if_and_only_if_lambda_reaches_the_thresh
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_local_and_pfedme_beat_fedavg_if_and_only_if_the_thresholds_say_so(spread):
-    everywhere = linear.fedavg_loss(FIGURE1, spread)
+    everywhere = formulas.fedavg_loss(FIGURE1, spread)
     assert (linear.local_loss(FIGURE1) <= everywhere) == (
         linear.best_lam(FIGURE1, spread) <= FIGURE1.b
     )
     for lam in np.geomspace(1e-4, 1e4, 101):
         assert (linear.pfedme_loss(FIGURE1, lam, spread) <= everywhere) == (
-            lam >= linear.pfedme_beats_fedavg_from(FIGURE1, spread)
+            lam >= formulas.pfedme_beats_fedavg_from(FIGURE1, spread)
         )
 
 
 @pytest.mark.parametrize("dim", [1, 10, 90])
 @pytest.mark.parametrize("lam", [0.01, 0.5, 1.0, 3.0, 100.0])
 def test_lpproj_meets_fedavg_at_the_spread_where_it_begins_to_beat_it(lam, dim):
-    spread = linear.lpproj_beats_fedavg_from(FIGURE1, lam, dim)
+    spread = formulas.lpproj_beats_fedavg_from(FIGURE1, lam, dim)
     assert linear.lpproj_loss(FIGURE1, lam, dim, spread) == pytest.approx(
-        linear.fedavg_loss(FIGURE1, spread), rel=1e-12
+        formulas.fedavg_loss(FIGURE1, spread), rel=1e-12
     )
-    assert linear.lpproj_loss(FIGURE1, lam, dim, 1.01 * spread) < linear.fedavg_loss(
+    assert linear.lpproj_loss(FIGURE1, lam, dim, 1.01 * spread) < formulas.fedavg_loss(
         FIGURE1, 1.01 * spread
     )
-    assert linear.lpproj_loss(FIGURE1, lam, dim, 0.99 * spread) > linear.fedavg_loss(
+    assert linear.lpproj_loss(FIGURE1, lam, dim, 0.99 * spread) > formulas.fedavg_loss(
         FIGURE1, 0.99 * spread
     )
 
@@ -446,7 +450,7 @@ def test_the_losses_under_attack_are_those_of_theorem_30(tau):
             s.noise**2 / 2 + dim * one + (4 - dim) * s.noise**2 / 8
         )
     everywhere = s.noise**2 / 2 + b * 4 / 50 * (2 * v + malicious * tau**2) + b * 4 * spread / 2
-    assert linear.fedavg_loss(s, changed) == pytest.approx(everywhere)
+    assert formulas.fedavg_loss(s, changed) == pytest.approx(everywhere)
 
 
 @pytest.mark.parametrize("spread", SPREADS)
