@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from json import dumps
@@ -11,29 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import given_folder, resume_command
-from ..core.knobs import Knobs, knob, nearest
+from ..core.knobs import Knobs, knob
 from ..report.clients import clients_view
 from ..report.console import ERR, OUT
 from ..report.plots import AXES
 from ..report.progress import RoundCounter, Style, rounds_meter, style_of
-from ..report.tables import ALSO, read_also
+from ..report.tables import ALSO, read_also, read_names
 from ..run.interrupts import Interrupted
 from ..run.result import Result
 from ..study.compare import Comparison
-
-
-def panels(value: str | Iterable[str]) -> tuple[str, ...]:
-    """The panels that the user names; () = the default.
-
-    >>> panels("rounds, bytes"), panels("")
-    (('rounds', 'bytes'), ())
-    """
-    parts = value.split(",") if isinstance(value, str) else value
-    names = tuple(name.strip() for name in parts if name.strip())
-    for name in names:
-        if name not in AXES:
-            raise nearest(name, AXES, "against")
-    return names
 
 
 @dataclass(frozen=True)
@@ -47,7 +33,7 @@ class Output(Knobs):
         (),
         f"panels of curves.png: {', '.join(AXES)}; several with commas; '' = rounds, bytes, "
         "gradients and seconds, or time where there is a clock",
-        parse=panels,
+        parse=lambda value: read_names(value, AXES, "against"),
         write=",".join,
     )
     clients_table: bool = knob(

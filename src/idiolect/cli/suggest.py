@@ -16,58 +16,46 @@ from ..models import MODELS, options_of
 
 LISTS = ("methods", "channels", "attacks", "rules", "kernels", "projections")
 TABLES = (".csv", ".tsv", ".parquet")
-COMMAND_WORDS = {  # what other programs call it
-    "train": "run",
-    "fit": "run",
-    "start": "run",
-    "continue": "resume",
-    "benchmark": "compare",
-    "results": "show",
-    "summary": "show",
-    "save": "export",
-    "models": "export",
-    "new": "init",
-    "setup": "init",
-    "datasets": "data",
-    "infer": "predict",
-    "personalize": "personalise",
+# our name -> what other programs call it
+COMMAND_WORDS = {
+    "run": ("train", "fit", "start"),
+    "resume": ("continue",),
+    "compare": ("benchmark",),
+    "show": ("results", "summary"),
+    "export": ("save", "models"),
+    "init": ("new", "setup"),
+    "data": ("datasets",),
+    "predict": ("infer",),
+    "personalise": ("personalize",),
 }
 FLAG_WORDS = {
-    "batch-size": "batch",
-    "learning-rate": "lr",
-    "step-size": "lr",
-    "epochs": "rounds",
-    "num-rounds": "rounds",
-    "n-rounds": "rounds",
-    "local-steps": "steps",
-    "num-clients": "clients",
-    "n-clients": "clients",
-    "dataset": "data",
-    "algorithm": "method",
-    "file": "path",
-    "csv": "path",
-    "label": "target",
-    "output": "directory",
-    "out": "directory",
-    "output-dir": "directory",
-    "gpu": "device",
-    "random-state": "seed",
-    "optimizer": "server-optimizer",
+    "batch": ("batch-size",),
+    "lr": ("learning-rate", "step-size"),
+    "rounds": ("epochs", "num-rounds", "n-rounds"),
+    "steps": ("local-steps",),
+    "clients": ("num-clients", "n-clients"),
+    "data": ("dataset",),
+    "method": ("algorithm",),
+    "path": ("file", "csv"),
+    "target": ("label",),
+    "directory": ("output", "out", "output-dir"),
+    "device": ("gpu",),
+    "seed": ("random-state",),
+    "server-optimizer": ("optimizer",),
 }
 
 
 def nearest_word(
-    word: str, names: Iterable[str], words: dict[str, str], close: float = CLOSE
+    word: str, names: Iterable[str], words: dict[str, tuple[str, ...]], close: float = CLOSE
 ) -> str:
     """The known name that a word stands for or is a misspelling of; "" where none is near.
 
-    >>> nearest_word("rum", ["run", "show"], {}), nearest_word("plot", ["export"], {})
-    ('run', '')
+    >>> nearest_word("rum", ["run", "show"], {}), nearest_word("fit", ["run"], COMMAND_WORDS)
+    ('run', 'run')
     """
     names = list(names)
-    if words.get(word) in names:
-        return words[word]
-    matches = difflib.get_close_matches(word.lower(), names, n=1, cutoff=close)
+    meant = [name for name in names if word in words.get(name, ())]
+    matches = meant or difflib.get_close_matches(word.lower(), names, n=1, cutoff=close)
     return matches[0] if matches else ""
 
 

@@ -5,7 +5,7 @@ rich is imported where a table is made: `import idiolect` does not wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..core.columns import LONGEST, Column, FittedTable
@@ -175,17 +175,22 @@ ALSO = {
 }
 
 
-def read_also(value: str | Sequence[str] | None) -> tuple[str, ...]:
+def read_also(value: str | Iterable[str]) -> tuple[str, ...]:
     """The columns that were asked for.
 
-    >>> read_also("best-after-20, collaboration"), read_also(None)
+    >>> read_also("best-after-20, collaboration"), read_also("")
     (('best-after-20', 'collaboration'), ())
     """
-    parts = value.split(",") if isinstance(value, str) else (value or ())
+    return read_names(value, ALSO, "also")
+
+
+def read_names(value: str | Iterable[str], known: Iterable[str], field: str) -> tuple[str, ...]:
+    """Names with commas, each of them known."""
+    parts = value.split(",") if isinstance(value, str) else value
     names = tuple(name.strip() for name in parts if name.strip())
     for name in names:
-        if name not in ALSO:
-            raise nearest(name, ALSO, "also")
+        if name not in known:
+            raise nearest(name, known, field)
     return names
 
 

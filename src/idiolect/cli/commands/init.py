@@ -6,7 +6,6 @@ import dataclasses
 import re
 import shlex
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,11 +77,8 @@ def _complete(options: dict[str, Any]) -> list[str]:
         ("target", guess_target, "client"),
     ):
         if role not in options:
-            column_guess = guess(frame, options.get(other, ""))
-            options[role] = column_guess.column
-            notes.append(
-                f"{role}: {column_guess.column!r} ({column_guess.reason}); --{role} says otherwise"
-            )
+            options[role], reason = guess(frame, options.get(other, ""))
+            notes.append(f"{role}: {options[role]!r} ({reason}); --{role} says otherwise")
     return [*notes, *_gaps(frame, options)]
 
 
@@ -218,42 +214,32 @@ TARGETS = (
 SHOWN = 8  # candidates that a question lists
 
 
-@dataclass(frozen=True)
-class Guess:
-    """A column, and why it was taken."""
-
-    column: str
-    reason: str
-
-
-def guess_client(frame: pd.DataFrame, without: str = "") -> Guess:
-    """The column that says whose row it is; SettingError asks where that is not plain.
+def guess_client(frame: pd.DataFrame, without: str = "") -> tuple[str, str]:
+    """The column that says whose row it is, and why; SettingError asks where that is not plain.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"Hospital": ["a", "a", "b", "b"], "age": [1, 2, 3, 4]})
     >>> guess_client(frame)
-    Guess(column='Hospital', reason='its name, and 2 different values in 4 rows')
+    ('Hospital', 'its name, and 2 different values in 4 rows')
     """
     fitting = {c: n for c, n in _distinct(frame, without).items() if 2 <= n <= len(frame) / 2}
     candidates = _by_name(fitting, CLIENTS)
     if len(candidates) == 1:
-        name = candidates[0]
-        return Guess(
-            name, f"its name, and {fitting[name]:,} different values in {len(frame):,} rows"
-        )
+        values = fitting[candidates[0]]
+        return candidates[0], f"its name, and {values:,} different values in {len(frame):,} rows"
     few = sorted((n, c) for c, n in fitting.items() if n <= max(2, len(frame) / 5))
     raise _question(
         "client", "says whose row it is", candidates or [c for _, c in few], _distinct(frame, "")
     )
 
 
-def guess_target(frame: pd.DataFrame, without: str = "") -> Guess:
-    """The column to predict; SettingError asks where that is not plain."""
+def guess_target(frame: pd.DataFrame, without: str = "") -> tuple[str, str]:
+    """The column to predict, and why; SettingError asks where that is not plain."""
     fitting = {c: n for c, n in _distinct(frame, without).items() if n >= 2}
     candidates = _by_name(fitting, TARGETS)
     if len(candidates) == 1:
-        return Guess(candidates[0], f"its name, and {fitting[candidates[0]]:,} different values")
-    last = [c for c in [*reversed(list(frame.columns))] if c in fitting]
+        return candidates[0], f"its name, and {fitting[candidates[0]]:,} different values"
+    last = [c for c in reversed(frame.columns) if c in fitting]
     raise _question("target", "is to be predicted", candidates or last, fitting)
 
 
@@ -263,9 +249,8 @@ def _distinct(frame: pd.DataFrame, without: str) -> dict[str, int]:
 
 def _by_name(fitting: dict[str, int], groups: tuple[tuple[str, ...], ...]) -> list[str]:
     """The columns with a usual name: those of the surest group that has one."""
-    words = {name: _words(name) for name in fitting}
     for group in groups:
-        if names := [name for name, text in words.items() if text in group]:
+        if names := [name for name in fitting if _words(name) in group]:
             return names
     return []
 
@@ -281,12 +266,9 @@ def _words(name: str) -> str:
 
 
 def _question(role: str, what: str, names: list[str], counts: dict[str, int]) -> SettingError:
-    if len(names) == 1:
-        text = f"it may be {names[0]!r} ({counts[names[0]]:,} different values)"
-    elif names:
-        shown = [f"{n!r} ({counts[n]:,} different values)" for n in names[:SHOWN]]
+    text = f"none looks like it; the columns: {listed(counts, 30)}"
+    if names:
+        candidates = [f"{n!r} ({counts[n]:,} different values)" for n in names[:SHOWN]]
         more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-        text = f"it may be {', '.join(shown)}{more}"
-    else:
-        text = f"none looks like it; the columns: {listed(counts, 30)}"
+        text = f"it may be {', '.join(candidates)}{more}"
     return SettingError(f"{role}: which column {what}? {text}. Say it: --{role} COLUMN")
