@@ -38,7 +38,7 @@ def load(arguments: list[str]) -> Callable[[list[str]], None]:
         )
     from .suggest import unknown_command
 
-    raise unknown_command(arguments, [*COMMANDS, *installed_commands()])
+    raise unknown_command(arguments, COMMANDS | installed_commands())
 
 
 def main(argv: list[str] | None = None) -> int:

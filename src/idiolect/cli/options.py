@@ -246,7 +246,7 @@ def run_action(
     else:  # help, or the error for a missing action
         lines = [f"  {name}: {(action.__doc__ or '')}" for name, action in actions.items()]
         parser = Parser(command, examples="\n".join(lines))
-        parser.add_argument("action", help=", ".join(actions))
+        parser.add_argument(noun.rpartition(" ")[2], help=", ".join(actions))
         parser.parse(argv)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core.columns import FittedTable
 from ...core.documents import plain
 from ...core.knobs import Knobs, SettingError, knob
 from ...data import DATASETS
@@ -107,11 +108,9 @@ def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = F
     _draw(result, directory, output.against)
     if "projection" in result.record.notes:
         say(projection_line(result.record.notes["projection"]))
-    if output.json:
-        emit(True, result.summary())
-    else:
-        rows = [*_baseline(federation, task, settings), result.summary()]
-        emit(False, None, _table(rows, plan, federation, task))
+    summary = result.summary()
+    rows = [*_baseline(federation, task, settings), summary]
+    emit(output.json, summary, _table(rows, plan, federation, task))
     output.show_clients(result)
     say(f"run directory: {directory}")
 
@@ -132,10 +131,11 @@ def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str,
     return [] if row is None else [row]
 
 
-def _table(rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: Task) -> Any:
+def _table(
+    rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: Task
+) -> FittedTable:
     name = federation.name if plan.data == "table" else plan.data
-    title = f"{name}: {federation.clients} clients, d = {task.d}"
-    return results_table(rows, title)
+    return results_table(rows, f"{name}: {federation.clients} clients, d = {task.d}")
 
 
 @dataclass(frozen=True)
