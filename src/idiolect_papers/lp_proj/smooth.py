@@ -255,7 +255,7 @@ class ScheduledRun(Work):
     def cost(self) -> float:
         return self.rounds
 
-    def plan(self) -> Scheduled:
+    def schedule(self) -> Scheduled:
         theory = self.case.theory()
         # without client sampling the theorem's η̃_0 is proportional to β^(2/3): FIRST is for β = 4
         first = FIRST if theory.sampling else FIRST * (self.case.beta / 4) ** (2 / 3)
@@ -265,10 +265,10 @@ class ScheduledRun(Work):
         return spaced(1, self.rounds, self.points)
 
     def bound(self) -> float:
-        return float(self.case.theory().bound15(self.rounds, self.plan())[-1])
+        return float(self.case.theory().bound15(self.rounds, self.schedule())[-1])
 
     def train(self) -> dict[str, Any]:
-        slopes = self.case.slopes(self.plan(), self.rounds, self.repetition)
+        slopes = self.case.slopes(self.schedule(), self.rounds, self.repetition)
         power = 1 / 2 if self.case.theory().sampling else 1 / 3
         steps = torch.arange(1, self.rounds + 1, dtype=torch.float64) ** -power  # η_t / η_0
         weights = [step_weights(steps[:T]) for T in self.at()]
@@ -311,7 +311,7 @@ def write_theorem15(
     rows: list[Row] = []
     for (label, curve), slope in zip(curves.items(), slopes, strict=True):
         job = curve.jobs[0]
-        plan = job.plan()
+        plan = job.schedule()
         rows.append(
             {
                 "run": label,

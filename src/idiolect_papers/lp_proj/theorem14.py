@@ -64,7 +64,7 @@ class DistanceRun(Work):
         theory = self.case.theory()
         return theory.zeta if self.own else PRACTICAL * theory.kappa_F
 
-    def plan(self) -> Scheduled:
+    def schedule(self) -> Scheduled:
         return self.case.theory().scheduled(self.batch, self.zeta())
 
     def at(self) -> list[int]:
@@ -73,7 +73,8 @@ class DistanceRun(Work):
 
     def bound(self) -> list[float]:
         """What the proof has for w at these rounds."""
-        return self.case.theory().bound14(self.rounds, self.plan(), self.zeta())[self.at()].tolist()
+        bounds = self.case.theory().bound14(self.rounds, self.schedule(), self.zeta())
+        return bounds[self.at()].tolist()
 
     def train(self) -> dict[str, Any]:
         solution = self.case.solved()
@@ -81,7 +82,7 @@ class DistanceRun(Work):
         w, x = [], []
         since: list[float] = []
         with one_thread():
-            for now in self.case.follow(self.plan(), self.rounds, self.repetition):
+            for now in self.case.follow(self.schedule(), self.rounds, self.repetition):
                 since.append(float((now.server["w"] - solution.w).square().sum()))
                 if now.round in points:
                     w.append(float(np.mean(since)))
@@ -288,7 +289,7 @@ def slope(curve: Curve[DistanceRun], key: str = "w") -> Slope:
 
 def row(name: str, curve: Curve[DistanceRun]) -> Row:
     job = curve.jobs[0]
-    plan = job.plan()
+    plan = job.schedule()
     return {
         "run": name,
         "β": job.case.beta,
