@@ -143,7 +143,7 @@ def test_models_of_an_earlier_run_can_still_be_exported(tmp_path, capsys):
     for run in ("1", "2"):
         said(capsys, "export", "--state", at.path, "--to", tmp_path / run, "--run", run)
     one, two = (load_exported(tmp_path / run) for run in ("1", "2"))
-    assert one.about["run"] == "00000001" and two.about["run"] == "00000002"
+    assert one.about.run == "00000001" and two.about.run == "00000002"
     assert len(one.files) == 4
     text = said(capsys, "export", "--state", at.path, "--to", tmp_path / "x", "--run", "9", code=2)
     assert "has taken part in: 00000001, 00000002" in text

@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from ..core.files import private_folder, read_json_object, write_atomic, write_json
+from ..core.documents import encode
+from ..core.files import private_folder, read_document, write_atomic, write_json
 from ..core.knobs import SettingError
 from ..core.registry import names_in
 from ..core.tensors import Shapes, check_shapes, read_tensors, shapes_of
@@ -33,23 +34,28 @@ from ..run.plan import Plan
 from ..run.predict import Prediction, is_several, plain_list, predict
 from ..run.settings import DTYPES
 from ..task.task import Task
-from .site.agreement import Agreement, ContractBuilder, Enrolment, Members
-from .site.data import SiteData, joined
+from .site.agreement import Agreement, Builder, Enrolment, Members
 from .site.rules import Rules
+from .site.site import AgreedRun
 from .site.state import ROWS, StateFolder
 
 MODEL = "model.json"
 CLIENTS = "clients.json"
 FORMAT = 1
-_MODEL = {
-    "format": int,
-    "site": str,
-    "run": str,
-    "rounds": int,
-    "method": str,
-    "plan": dict[str, Any],
-    "data": dict[str, Any],
-}
+MOST_TRIES = 20  # while the process at work replaces the files that are read
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What exported weights belong to."""
+
+    format: int
+    site: str
+    run: str
+    rounds: int
+    method: str
+    plan: dict[str, Any]
+    data: dict[str, Any]  # what goes in and comes out
 
 
 def export(models: SiteModels, folder: Path, site: str) -> list[Path]:
@@ -57,23 +63,16 @@ def export(models: SiteModels, folder: Path, site: str) -> list[Path]:
     target = private_folder(folder)
     index = {}
     paths = []
-    for number, id in enumerate(models.ids):
+    for number, client in enumerate(models.ids):
         path = target / f"client-{number:06d}.safetensors"
-        write_atomic(path, save_tensors(models.tensors(id)))
-        index[path.name] = id
+        write_atomic(path, save_tensors(models.tensors(client)))
+        index[path.name] = client
         paths.append(path)
     write_json(target / CLIENTS, index)
     plan = models.agreement.plan
-    about = {
-        "format": FORMAT,
-        "site": site,
-        "run": f"{models.agreement.run:08x}",
-        "rounds": models.rounds,
-        "method": str(plan.get("method")),
-        "plan": plan,
-        "data": models.members.data,
-    }
-    write_json(target / MODEL, about)
+    run, method = f"{models.agreement.run:08x}", str(plan.get("method"))
+    about = ModelDescription(FORMAT, site, run, models.rounds, method, plan, models.members.data)
+    write_json(target / MODEL, encode(about))
     return [*paths, target / CLIENTS, target / MODEL]
 
 
@@ -84,14 +83,13 @@ def load_exported(folder: str | Path, *, trust: bool = False) -> ExportedModels:
     folder.
     """
     path = Path(folder)
-    about = read_json_object(path / MODEL, _MODEL, limit=256 << 20)
-    if about["format"] != FORMAT:
+    about = read_document(path / MODEL, ModelDescription)
+    if about.format != FORMAT:
         raise SettingError(f"folder: {path} was written by another version of idiolect")
-    index = read_json_object(path / CLIENTS, limit=256 << 20)
-    for name, id in index.items():
-        if Path(name).name != name or not isinstance(id, int | str):
-            raise SettingError(f"folder: cannot use {path / CLIENTS}: a file and its client each")
-    return ExportedModels(path, about, {id: name for name, id in index.items()}, trust)
+    index: dict[str, Id] = read_document(path / CLIENTS, dict[str, int | str])
+    if any(Path(name).name != name for name in index):
+        raise SettingError(f"folder: cannot use {path / CLIENTS}: it must name files of its folder")
+    return ExportedModels(path, about, {client: name for name, client in index.items()}, trust)
 
 
 @dataclass(frozen=True)
@@ -99,15 +97,15 @@ class ExportedModels:
     """Models of some clients, each an `nn.Module` that is ready for use."""
 
     path: Path
-    about: dict[str, Any]
+    about: ModelDescription
     files: dict[Id, str]  # by client
     trust: bool = False
 
     @cached_property
     def task(self) -> Task:
         """Model and loss."""
-        plan = Plan.read(self.about["plan"], f"folder: plan in {self.path / MODEL}")
-        data = self.about["data"]
+        plan = Plan.read(self.about.plan, f"folder: plan in {self.path / MODEL}")
+        data = self.about.data
         try:
             ((kind, shape),) = data["inputs"]
             blank = torch.zeros(1, *shape, dtype=getattr(torch, kind.removeprefix("torch.")))
@@ -118,13 +116,13 @@ class ExportedModels:
             task = plan.make_task(SampleBlank(blank, classes, tuple(shape)))  # type: ignore[arg-type]
             return task.under(dtype=DTYPES[plan.make_settings().dtype])
 
-    def module(self, id: Id | None = None) -> nn.Module:
+    def module(self, client: Id | None = None) -> nn.Module:
         """The model of a client; of the only one without an id."""
-        if id is None and len(self.files) == 1:
-            id = next(iter(self.files))
+        if client is None and len(self.files) == 1:
+            client = next(iter(self.files))
         by_text = {str(own): name for own, name in self.files.items()}
-        if str(id) not in by_text:
-            raise unknown_client(id if id is not None else "", tuple(self.files))
+        if str(client) not in by_text:
+            raise unknown_client("" if client is None else client, tuple(self.files))
         module = copy.deepcopy(self.task.module)
         shapes = shapes_of(dict(module.state_dict()))
 
@@ -138,17 +136,17 @@ class ExportedModels:
                 shapes,
             )
 
-        weights = read_tensors(self.path / by_text[str(id)], check)
+        weights = read_tensors(self.path / by_text[str(client)], check)
         module.to(self.task.dtype).load_state_dict(weights)
         return module.eval()
 
     def predict(self, rows: Any, client: Any = None) -> Prediction:
         """What a client's model says of raw rows of a table (a data frame), or of inputs."""
         if is_several(client):
-            return predict(self, rows, plain_list(client), self.about["data"])
-        if client is None and len(self.files) == 1:
+            client = plain_list(client)
+        elif client is None and len(self.files) == 1:
             client = next(iter(self.files))
-        return predict(self, rows, client, self.about["data"])
+        return predict(self, rows, client, self.about.data)
 
 
 @dataclass(frozen=True)
@@ -158,9 +156,6 @@ class SampleBlank:
     inputs: torch.Tensor
     classes: int
     shape: tuple[int, ...]
-
-
-TRIES = 20  # while the process at work replaces the files that are read
 
 
 class SiteModels:
@@ -181,7 +176,7 @@ class SiteModels:
         self.rounds = durable.version + 1
 
     @classmethod
-    def open(cls, state: Path, build: ContractBuilder, run: int | None = None) -> SiteModels:
+    def open(cls, state: Path, build: Builder, run: int | None = None) -> SiteModels:
         """Of a run, or of the last one; SettingError where there is none, or it cannot be read."""
         folder = StateFolder(state)
         description = folder.site()
@@ -192,15 +187,12 @@ class SiteModels:
             raise SettingError(f"run: this site has taken part in: {names}")
         place = folder.run(number)
         try:
-            owned = SiteData.read(description["data"])
-            rules = Rules(**description["rules"])
+            rules = Rules(**description.rules)
             agreement, members = Agreement.load(place), Members.load(place)
-            data = joined(owned.agreed(agreement.data), members)
-            work = build(agreement, data, rules.allow_code)
-            enrolment = Enrolment.load(place, data.clients)
-            if enrolment is None:
+            run_here = AgreedRun.of(agreement, members, description.data, rules, build)
+            if not (place / Enrolment.FILE).exists():
                 raise SettingError("model: there is none yet: no client is enrolled in this run")
-            host = Host(work.contract, data, torch.tensor(enrolment.wire_ids), work.settings)
+            host = run_here.host(Enrolment.load(place))
             return _read(host, members, agreement, place / ROWS)
         except SettingError as error:
             if isinstance(error, Refused) and error.__cause__ is not None:
@@ -221,27 +213,23 @@ class SiteModels:
         """The clients, as their owner calls them."""
         return list(self.members.ids)
 
-    def personal(self, id: ClientId) -> Tensor:  # -> x[d]
+    def module(self, client: ClientId) -> nn.Module:
         """The model that a client predicts with."""
         by_text = {str(own): k for k, own in enumerate(self.members.ids)}
-        if str(id) not in by_text:
-            raise unknown_client(id, tuple(self.members.ids))
-        wire_id = int(self.host.wire_ids[by_text[str(id)]])
-        return self.host.personal(self.version, self._down, wire_id)
+        if str(client) not in by_text:
+            raise unknown_client(client, tuple(self.members.ids))
+        wire_id = int(self.host.wire_ids[by_text[str(client)]])
+        return self.task.module_of(self.host.personal(self.version, self._down, wire_id))
 
-    def tensors(self, id: ClientId) -> dict[str, Tensor]:
+    def tensors(self, client: ClientId) -> dict[str, Tensor]:
         """The same by the names of its parameters, in the order of the module."""
-        module = self.module(id)
-        return {n: t.detach().cpu().contiguous().clone() for n, t in module.state_dict().items()}
-
-    def module(self, id: ClientId) -> nn.Module:
-        """The same as a torch module."""
-        return self.task.module_of(self.personal(id))
+        state = self.module(client).state_dict()
+        return {n: t.detach().cpu().contiguous().clone() for n, t in state.items()}
 
 
 def _read(host: Host, members: Members, agreement: Agreement, rows: Path) -> SiteModels:
     """Rows and message as they are on disk, also while a process replaces them."""
-    for tries in reversed(range(TRIES)):
+    for tries in reversed(range(MOST_TRIES)):
         durable = Durable(host, rows)
         try:
             durable.peek()

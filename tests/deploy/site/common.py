@@ -43,7 +43,7 @@ class At:
         """A new process."""
         folder = StateFolder(self.path)
         folder.open()
-        folder.write_site(self.owned.site, self.owned.as_dict(), self.rules.as_dict())
+        folder.write_site(self.owned, self.rules.as_dict())
         site = Site(self.owned, folder, self.rules, Builder(), self.told.append)
         site.resume()
         return site

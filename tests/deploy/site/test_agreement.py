@@ -29,24 +29,21 @@ CASES += [("lp-proj", given) for given in SETTINGS if "optimizer" not in given]
 def test_both_sides_come_to_the_same_contract(federation, method, settings):
     plan = plan_of(method, **settings)
     session = session_of(plan, federation)
-    agreement = Agreement.read(
-        {"plan": plan.as_dict(), "run": RUN, "seed": 0, "data": array_form(federation)}
-    )
-    work = Builder()(agreement, federation, ())
-    assert work.contract.checksum == session.contract.checksum
-    assert work.contract.up == session.contract.up and work.contract.down == session.contract.down
+    agreement = Agreement(plan.as_dict(), RUN, 0, array_form(federation))
+    made, host_settings = Builder()(agreement, federation, ())
+    assert made.checksum == session.contract.checksum
+    assert made.up == session.contract.up and made.down == session.contract.down
     theirs = session.hosts[0].settings
     for name in ("batch", "batching", "finetune_steps", "finetune_lr", "metrics"):
-        assert getattr(work.settings, name) == getattr(theirs, name), name
-    assert (work.settings.optimizer is None) == (theirs.optimizer is None)
-    assert work.settings.repeats  # a server may be restarted
+        assert getattr(host_settings, name) == getattr(theirs, name), name
+    assert (host_settings.optimizer is None) == (theirs.optimizer is None)
+    assert host_settings.repeats  # a server may be restarted
 
 
 def test_another_seed_is_another_contract(federation):
     plan = plan_of("ditto")
     facts = {"plan": plan.as_dict(), "run": RUN, "data": array_form(federation)}
     sums = {
-        Builder()(Agreement.read({**facts, "seed": s}), federation, ()).contract.checksum
-        for s in (0, 1)
+        Builder()(Agreement(**{**facts, "seed": s}), federation, ())[0].checksum for s in (0, 1)
     }
     assert len(sums) == 2

@@ -4,7 +4,7 @@ import csv
 
 from deploy.site.common import form, server_for, synthetic, table, with_table
 from deploy.sites import agreement, plan_of
-from idiolect.deploy.site.audit import COLUMNS, AuditLog
+from idiolect.deploy.site.state import COLUMNS, AuditLog
 from idiolect.host.calls import Call
 
 

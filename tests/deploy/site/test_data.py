@@ -56,7 +56,7 @@ def test_a_regression_has_no_classes(tmp_path):
             {"classes": ["no", "maybe"]},
             "holds classes at this site that are not among the 2 agreed",
         ),
-        ({"features": []}, "features are one or more columns"),
+        ({"features": []}, "features must be one or more columns"),
         ({"features": ["age", "age"]}, "each named once"),
         ({"preparation": {"columns": 3}}, "preparation: it cannot be used"),
         ({"classes": [], "target": "ill"}, "its owner sees why"),
@@ -156,10 +156,10 @@ def test_sums_are_of_training_rows_and_no_row_alone(tmp_path):
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"pass": 3}, "pass: 1 or 2"),
+        ({"pass": 3}, "pass must be 1, or 2"),
         ({"pass": "1"}, "pass must be a whole number, got a text"),
         ({"data": {"target": "ill"}}, "'features' in data is missing"),
-        ({"missing": "median"}, "missing: one of"),
+        ({"missing": "median"}, "missing must be one of"),
         ({"more": 1}, "'more' is not expected"),
         ({"data": {"target": "ill", "features": ["age", "x"]}}, "column 'x' is not in"),
         ({"data": {"target": "ill", "features": []}}, "one or more columns"),
@@ -174,7 +174,7 @@ def test_a_wish_for_sums_that_is_none_is_refused(tmp_path, changes, reason):
 @pytest.mark.parametrize("told", [{"bp": 1.0}, {"age": float("nan")}, {"age": float("inf")}])
 def test_means_that_are_none_of_the_features_are_refused(tmp_path, told):
     at = with_table(tmp_path / "s", table())
-    assert "a number for some of the features" in at.refusal(sums(2, ["age"], means=told))
+    assert "a number per feature" in at.refusal(sums(2, ["age"], means=told))
 
 
 def test_sums_that_could_be_subtracted_from_each_other_do_not_leave(tmp_path):

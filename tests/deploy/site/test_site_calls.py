@@ -173,8 +173,8 @@ def test_terms_may_change_until_clients_are_enrolled_and_not_after(tmp_path, fed
 @pytest.mark.parametrize(
     "facts, reason",
     [
-        ({"wire_ids": [0, 1, 2]}, "4 increasing whole numbers"),
-        ({"wire_ids": [3, 2, 1, 0]}, "4 increasing whole numbers"),
+        ({"wire_ids": [0, 1, 2]}, "must be 4, one per client, got 3"),
+        ({"wire_ids": [3, 2, 1, 0]}, "increasing whole numbers"),
         ({"wire_ids": [-1, 0, 1, 2]}, "32 bits"),
         ({"wire_ids": [0, 1, 2, 2**40]}, "32 bits"),
         ({"checksum": 1}, "version, method, model or settings differ"),

@@ -16,10 +16,9 @@ from ...data.read.tables import SUFFIXES, TableFile
 from ...deploy.models import SiteModels, export
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.data import SiteData
-from ...deploy.site.process import run_site
+from ...deploy.site.process import in_words, run_site, status
 from ...deploy.site.rules import Rules
 from ...deploy.site.state import StateFolder
-from ...deploy.site.status import in_words, status
 from ...report.console import say
 from ...run.predict import predict
 from ..options import Parser, SettingsFile, peek, run_action
@@ -147,7 +146,7 @@ def _export(argv: list[str]) -> None:
         paths = write_one(models.module(client), data, parsed.format, target, name, about)
         many = 1
     else:
-        site = StateFolder(given_path(parsed.state, "state")).site()["site"]
+        site = StateFolder(given_path(parsed.state, "state")).site().site
         paths = export(models, target, site)
     summary = f"{many} model{'s' * (many != 1)} as after round {models.rounds} in {target}"
     text = f"{summary}; {paths[-1].name} says what goes in"
@@ -164,7 +163,7 @@ def _predict(argv: list[str]) -> None:
     parsed = parser.parse(argv)
     file = csv_path(parsed.file, parsed.table)
     models = _models(parsed)
-    options = StateFolder(given_path(parsed.state, "state")).site()["data"]["options"]
+    options = StateFolder(given_path(parsed.state, "state")).site().data.options
     column = options.get("client") or ""
     frame = TableFile(path=parsed.table, client=column or "client").frame()
     owners: Any

@@ -6,163 +6,196 @@ a message names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 
-from ...core.documents import expect_fields
-from ...core.files import read_json_object, write_json
+from ...core.documents import decode, encode
+from ...core.files import read_document, write_json
 from ...core.knobs import Knobs, SettingError, knob
 from ...core.registry import only_names
+from ...core.types import Id
 from ...data.federation import Federation
+from ...data.splits import SPLITS
 from ...host.settings import HostSettings
 from ...run.contract import build_contract
 from ...run.plan import Plan
-from ...run.settings import Settings, check_device
+from ...run.settings import check_device
 from ...server.contract import Contract
-from .state import AGREEMENT, ENROLLED, MEMBERS
 
 TABLE = "table"
 ARRAY = "array"
-_FORMS: dict[str, dict[str, Any]] = {
-    TABLE: {
-        "kind": str,
-        "target": str,
-        "features": list[str],
-        "classes": list[bool | int | float | str],
-        "preparation": dict[str, Any] | None,
-    },
-    ARRAY: {"kind": str, "inputs": list, "classes": int},
-}
-_AGREEMENT = {"plan": dict[str, Any], "run": int, "seed": int, "data": dict[str, Any]}
+MOST_CLIENTS = 1 << 20  # of a site
+MOST_SAMPLES = 1 << 40  # of a client
+MOST_NAME = 200  # characters of an id or of the name of a site
+DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
+
+
+# -- the form of the data --------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TableForm:
+    """A table: names of columns and classes ([] for a regression), and how it is prepared."""
+
+    target: str
+    features: list[str]
+    classes: list[bool | int | float | str]
+    preparation: dict[str, Any] | None  # None: each site prepares by its own numbers
+    kind: str = TABLE
+
+    def __post_init__(self) -> None:
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise ValueError("features must be one or more columns, each named once")
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """Method, model, loss and run settings (`plan`), the run, its seed, and the form of the data.
+class ArrayForm:
+    """Arrays of one shape."""
 
-    `data` is {"kind": "table", "target", "features", "classes", "preparation"}, with names of
-    classes ([] for a regression) and a preparation or None: each site prepares by its own numbers;
-    or {"kind": "array", "inputs": [dtype, shape], "classes"}.
-    """
+    inputs: list[Any]  # dtype, shape
+    classes: int
+    kind: str = ARRAY
+
+    def __post_init__(self) -> None:
+        match self.inputs:
+            case [str(), list() as shape] if all(type(n) is int and n >= 0 for n in shape):
+                return
+        raise ValueError("inputs must be [dtype, shape]")
+
+
+def read_form(data: dict[str, Any]) -> TableForm | ArrayForm:
+    """The form of the data, of unknown origin; ValueError says what is wrong."""
+    forms = {TABLE: TableForm, ARRAY: ArrayForm}
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in forms:
+        raise ValueError(f"data: kind must be one of {', '.join(forms)}, got {str(kind)[:40]!r}")
+    try:
+        return decode(data, forms[kind])
+    except ValueError as error:
+        raise ValueError(f"data: {error}") from None
+
+
+# -- documents -------------------------------------------------------------------------------------
+class RunDocument:
+    """A dataclass that is a JSON file in the folder of a run."""
+
+    FILE: ClassVar[str]
+
+    def save(self, folder: Path) -> None:
+        write_json(folder / self.FILE, encode(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """SettingError names file and field."""
+        return read_document(folder / cls.FILE, cls)
+
+
+@dataclass(frozen=True)
+class Agreement(RunDocument):
+    """Method, model, loss and run settings (`plan`), the run, its seed, the form of the data."""
+
+    FILE: ClassVar[str] = "agreement.json"
 
     plan: dict[str, Any]
     run: int  # 32 bits
     seed: int
-    data: dict[str, Any]
+    data: dict[str, Any]  # see `read_form`
 
-    @classmethod
-    def read(cls, facts: Any) -> Agreement:
-        """Of unknown origin; ValueError says what is wrong."""
-        expect_fields(facts, _AGREEMENT)
-        if not 0 <= facts["run"] < 2**32:
-            raise ValueError("run: a whole number of 32 bits is expected")
-        if not 0 <= facts["seed"] < 2**63:
-            raise ValueError("seed: a whole number >= 0 is expected")
-        return cls(**{**facts, "data": read_form(facts["data"])})
+    def __post_init__(self) -> None:
+        if not 0 <= self.run < 2**32:
+            raise ValueError(f"run must be a whole number of 32 bits, got {self.run}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be a whole number >= 0, got {self.seed}")
+        read_form(self.data)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def save(self, folder: Path) -> None:
-        write_json(folder / AGREEMENT, self.as_dict())
-
-    @classmethod
-    def load(cls, folder: Path) -> Agreement:
-        try:
-            return cls.read(read_json_object(folder / AGREEMENT, limit=64 << 20))
-        except ValueError as error:
-            raise ValueError(f"{folder / AGREEMENT}: {error}") from None
-
-
-def read_form(data: Any) -> dict[str, Any]:
-    """The form of the data, of unknown origin; ValueError says what is wrong."""
-    kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in _FORMS:
-        raise ValueError(f"data: kind is {str(kind)[:40]!r}; one of {', '.join(_FORMS)}")
-    expect_fields(data, _FORMS[kind], place="data")
-    if kind == TABLE and (
-        not data["features"] or len(set(data["features"])) < len(data["features"])
-    ):
-        raise ValueError("data: features are one or more columns, each named once")
-    if kind == ARRAY:
-        inputs = data["inputs"]
-        sound = len(inputs) == 2 and isinstance(inputs[0], str) and isinstance(inputs[1], list)
-        if not sound or not all(type(n) is int and n >= 0 for n in inputs[1]):
-            raise ValueError("data: inputs are [dtype, shape]")
-    return dict(data)
+    @property
+    def form(self) -> TableForm | ArrayForm:
+        return read_form(self.data)
 
 
 @dataclass(frozen=True)
-class Members:
+class Members(RunDocument):
     """Which of the owner's clients take part, and what their data are like."""
+
+    FILE: ClassVar[str] = "members.json"
 
     ids: list[int | str]  # as the owner calls them
     names: list[str]  # as the server does
     data: dict[str, Any]  # classes, class_names, inputs and preparation: what predictions need
 
-    def save(self, folder: Path) -> None:
-        write_json(folder / MEMBERS, asdict(self))
-
-    @classmethod
-    def load(cls, folder: Path) -> Members:
-        hints = {"ids": list[int | str], "names": list[str], "data": dict[str, Any]}
-        members = cls(**read_json_object(folder / MEMBERS, hints, limit=256 << 20))
-        if len(members.ids) != len(members.names) or not members.ids:
-            raise ValueError(f"{folder / MEMBERS}: a name for each client is expected")
-        return members
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.names) or not self.ids:
+            raise ValueError("there must be a name for each client")
 
 
 @dataclass(frozen=True)
-class Enrolment:
+class Enrolment(RunDocument):
     """What a server has said of the clients of this site."""
+
+    FILE: ClassVar[str] = "enrolled.json"
 
     wire_ids: list[int]
     checksum: int  # of the contract
     validation: bool  # whether any client of the run, at whichever site, has validation data
 
-    @classmethod
-    def read(cls, facts: Any, clients: int) -> Enrolment:
-        """Of unknown origin, for this number of clients; ValueError says what is wrong."""
-        expect_fields(facts, {"wire_ids": list[int], "checksum": int, "validation": bool})
-        ids = facts["wire_ids"]
-        if len(ids) != clients or any(b <= a for a, b in pairwise(ids)):
-            raise ValueError(f"wire_ids: {clients} increasing whole numbers are expected")
-        if ids and not (ids[0] >= 0 and ids[-1] < 2**32 - 1):
-            raise ValueError("wire_ids: whole numbers of 32 bits are expected")
-        return cls(**facts)
-
-    def save(self, folder: Path) -> None:
-        write_json(folder / ENROLLED, asdict(self))
-
-    @classmethod
-    def load(cls, folder: Path, clients: int) -> Enrolment | None:
-        """None before enrolment."""
-        path = folder / ENROLLED
-        if not path.exists():
-            return None
-        try:
-            return cls.read(read_json_object(path, limit=256 << 20), clients)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+    def __post_init__(self) -> None:
+        ids = self.wire_ids
+        increasing = all(a < b for a, b in pairwise(ids))
+        if not ids or not increasing or ids[0] < 0 or ids[-1] >= 2**32 - 1:
+            raise ValueError("wire_ids must be increasing whole numbers of 32 bits")
 
 
 @dataclass(frozen=True)
-class SiteContract:
-    """What an agreement comes to at a site."""
+class ClientSizes:
+    """A client of a site, and how many samples of each split it has."""
 
-    contract: Contract
-    settings: HostSettings
-
-
-# made by the layers above, which know methods, models and settings by name
-ContractBuilder = Callable[[Agreement, Federation, tuple[str, ...]], SiteContract]
+    id: Id
+    train: int
+    valid: int
+    test: int
 
 
+@dataclass(frozen=True)
+class SiteCensus:
+    """What a site tells of its clients: foreign input at the server."""
+
+    clients: list[ClientSizes]
+    inputs: list[Any]  # [[dtype, shape]] of a sample
+    classes: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.clients) <= MOST_CLIENTS:
+            raise ValueError(
+                f"census: clients must be 1 to {MOST_CLIENTS}, got {len(self.clients)}"
+            )
+        for client in self.clients:
+            sizes = (getattr(client, split) for split in SPLITS)
+            if len(str(client.id)) > MOST_NAME or not all(0 <= n <= MOST_SAMPLES for n in sizes):
+                raise ValueError("census: ids must be short, and samples whole numbers >= 0")
+        if len({str(name) for name in self.ids}) < len(self.clients):
+            raise ValueError("census: two clients have the same id")
+        match self.inputs:
+            case [[str(kind), list() as shape]] if kind in DTYPES and all(
+                type(n) is int and 0 < n <= 1 << 30 for n in shape
+            ):
+                pass
+            case _:
+                raise ValueError("census: inputs must be [[dtype, shape]]")
+        if not 0 <= self.classes <= 1 << 24:
+            raise ValueError(f"census: classes must be a whole number >= 0, got {self.classes}")
+
+    @property
+    def ids(self) -> list[Id]:
+        return [client.id for client in self.clients]
+
+    def sizes(self, split: str) -> list[int]:
+        """Samples of each client."""
+        return [getattr(client, split) for client in self.clients]
+
+
+# -- the contract ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Machine(Knobs):
     """What a site computes with: its owner's choice, not the federation's."""
@@ -181,34 +214,31 @@ def check_machine(machine: Machine) -> None:
 
 @dataclass(frozen=True)
 class Builder:
-    """Makes the work of a site from an agreement."""
+    """Makes contract and host settings of a site from an agreement."""
 
     machine: Machine = Machine()
-    scratch: Path | None = None
 
     def __call__(
         self, agreement: Agreement, federation: Federation, allowed: tuple[str, ...]
-    ) -> SiteContract:
+    ) -> tuple[Contract, HostSettings]:
         """SettingError where the agreement asks for what there is not, or may not be."""
         plan = Plan.read(agreement.plan, "plan")
         _check_plan(plan)
         with only_names(allowed):
             method = plan.make_method()
             settings = plan.make_settings()
-            _check_settings(settings)
-            task = plan.make_task(federation)
-            contract, host_settings = build_contract(
+            if settings.asynchronous:
+                raise SettingError("plan: timing: a site takes part in synchronous rounds")
+            return build_contract(
                 method,
-                task,
+                plan.make_task(federation),
                 settings,
                 agreement.seed,
                 agreement.run,
                 federation.classes,
                 device=self.machine.device,
                 memory=self.machine.memory,
-                scratch=self.scratch,
             )
-        return SiteContract(contract, host_settings)
 
 
 def _check_plan(plan: Plan) -> None:
@@ -224,8 +254,3 @@ def _check_plan(plan: Plan) -> None:
     for name in ("attack", "delays"):
         if settings.get(name) not in (None, "", "none"):
             raise SettingError(f"plan: {name}: it is for simulations, and a site is none")
-
-
-def _check_settings(settings: Settings) -> None:
-    if settings.asynchronous:
-        raise SettingError("plan: engine: a site takes part in synchronous rounds")

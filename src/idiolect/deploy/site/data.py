@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import data as data_sets
-from ...core.documents import expect_fields
-from ...core.files import check_object, read_json_object, write_json
+from ...core.documents import encode
+from ...core.files import read_json_object, write_json
 from ...core.knobs import SettingError
 from ...core.types import leaves
 from ...data.federation import Federation
@@ -37,7 +37,7 @@ from ...data.read.tables import TableFile, TableOptions, read_table, training_ro
 from ...host.calls import Call
 from ...host.service import Refused
 from ...run.predict import sample_form
-from .agreement import TABLE, Members
+from .agreement import TABLE, ArrayForm, Members, TableForm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,16 +57,6 @@ class SiteData:
     data: str = "table"
     options: dict[str, Any] = field(default_factory=dict)  # as given
     share: str = ""
-
-    @classmethod
-    def read(cls, saved: Any) -> SiteData:
-        """The inverse of `as_dict`; ValueError says what is wrong."""
-        hints = {"site": str, "data": str, "options": dict[str, Any], "share": str}
-        expect_fields(saved, hints)
-        return cls(**saved)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def is_table(self) -> bool:
@@ -112,40 +102,43 @@ class SiteData:
         return federation.of(np.array_split(np.arange(federation.clients), int(of))[int(part) - 1])
 
     # -- as a federation wants them --------------------------------------------------------------
-    def agreed(self, form: dict[str, Any]) -> Federation:
+    def agreed(self, form: TableForm | ArrayForm) -> Federation:
         """The data in the agreed form; Refused names what does not fit, and no value of a row."""
-        return self._table(form) if form["kind"] == TABLE else self._arrays(form)
+        return self._table(form) if isinstance(form, TableForm) else self._arrays(form)
 
-    def _arrays(self, form: dict[str, Any]) -> Federation:
+    def _arrays(self, form: ArrayForm) -> Federation:
         if self.is_table:
             raise Refused("data: this site has a table; arrays are asked for")
         federation = self.loaded
         inputs = [[str(t.dtype), list(t.shape[1:])] for t in leaves(federation.inputs)]
-        if inputs != [form["inputs"]]:
-            raise Refused(f"data: a sample is {inputs} at this site; {form['inputs']} is agreed")
-        if federation.classes != form["classes"]:
+        if inputs != [form.inputs]:
+            raise Refused(f"data: a sample is {inputs} at this site; {form.inputs} is agreed")
+        if federation.classes != form.classes:
             raise Refused(
-                f"data: there are {federation.classes} classes at this site; {form['classes']} are "
+                f"data: there are {federation.classes} classes at this site; {form.classes} are "
                 "agreed"
             )
         return federation
 
-    def _table(self, form: dict[str, Any]) -> Federation:
-        frame = self.table(form["target"], form["features"])
-        how = self.reading(form)
-        classes = tuple(form["classes"])
-        self._check_classes(frame, form["target"], classes)
+    def _table(self, form: TableForm) -> Federation:
+        frame = self.table(form.target, form.features)
+        classes = tuple(form.classes)
+        _, labels = coded(frame[form.target].dropna()) if classes else (None, ())
+        if any(value not in classes for value in labels):
+            raise Refused(
+                f"data: column {form.target!r} holds classes at this site that are not among the "
+                f"{len(classes)} agreed"
+            )
         prepared = None
-        if form["preparation"] is not None:
+        if form.preparation is not None:
             try:
-                prepared = Preparation.from_dict(form["preparation"])
+                prepared = Preparation.from_dict(form.preparation)
             except SettingError as error:
                 raise Refused(str(error)) from None
-            names = [column.name for column in prepared.columns]
-            if names != form["features"]:
+            if [column.name for column in prepared.columns] != form.features:
                 raise Refused("data: the preparation is of other columns than the features")
         try:
-            federation = read_table(frame, how, self.site, prepared, classes)
+            federation = read_table(frame, self.reading(form), self.site, prepared, classes)
         except SettingError as error:
             raise Refused(UNREADABLE) from error
         preparation = federation.preparation
@@ -183,30 +176,20 @@ class SiteData:
             frame.insert(0, ONE, self.site)
         return frame
 
-    def reading(self, form: dict[str, Any]) -> TableOptions:
+    def reading(self, form: TableForm) -> TableOptions:
         """How the table is read under an agreement."""
         own = {f.name: getattr(self.reader, f.name) for f in fields(TableOptions)}
         options = {name: own[name] for name in ("split", "valid", "test", "seed")}
         options["client"] = self.options.get("client") or ONE
-        options["target"] = form["target"]
-        options["kind"] = "classes" if form["classes"] else "values"
-        if form.get("preparation") is None:
+        options["target"] = form.target
+        options["kind"] = "classes" if form.classes else "values"
+        if form.preparation is None:
             scale = self.options.get("scale", "client")
             options["scale"] = "client" if scale == "federated" else scale
-            options["features"] = tuple(form["features"])
+            options["features"] = tuple(form.features)
             options["missing"] = own["missing"]
             options["dates"] = own["dates"]
         return TableOptions(**options)
-
-    def _check_classes(self, frame: pd.DataFrame, target: str, classes: tuple[Any, ...]) -> None:
-        if not classes:
-            return
-        _, labels = coded(frame[target].dropna())
-        if any(value not in classes for value in labels):
-            raise Refused(
-                f"data: column {target!r} holds classes at this site that are not among the "
-                f"{len(classes)} agreed"
-            )
 
     # -- who takes part --------------------------------------------------------------------------
     def members(self, federation: Federation, least: int, own_names: bool) -> Members:
@@ -233,70 +216,62 @@ def joined(federation: Federation, members: Members) -> Federation:
     return replace(federation.of(positions), ids=tuple(members.names))
 
 
+# -- sums over columns -----------------------------------------------------------------------------
 FILE = "sums.json"
 
 
 @dataclass(frozen=True)
-class SumsRequest:
-    """What is asked for."""
+class SummedColumns:
+    """The columns that sums are asked for."""
 
-    number: int  # of the pass
     target: str
     features: list[str]
+
+    def __post_init__(self) -> None:
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise ValueError("features must be one or more columns, each named once")
+
+
+@dataclass(frozen=True)
+class SumsRequest:
+    """What is asked for; of unknown origin."""
+
+    data: SummedColumns
     missing: str
+    number: int = field(metadata={"key": "pass"})
     means: dict[str, float] = field(default_factory=dict)
 
-
-def read_sums_call(call: Call) -> SumsRequest:
-    """Of unknown origin; Refused says what is wrong."""
-    try:
-        second = call.facts.get("pass") == 2
-        fields: dict[str, Any] = {"pass": int, "data": dict[str, Any], "missing": str}
-        if second:
-            fields["means"] = dict[str, float]
-        facts = check_object(call.facts, fields)
-        expect_fields(facts["data"], {"target": str, "features": list[str]}, place="data")
-        if facts["pass"] not in (1, 2):
-            raise ValueError("pass: 1 or 2 is expected")
-        if facts["missing"] not in MISSING:
-            raise ValueError(f"missing: one of {', '.join(MISSING)} is expected")
-        features = facts["data"]["features"]
-        if not features or len(set(features)) < len(features):
-            raise ValueError("features: one or more columns, each named once")
-        for name, mean in facts.get("means", {}).items():
-            if name not in features or not math.isfinite(mean):
-                raise ValueError(f"means: {name[:80]!r}: a number for some of the features each")
-    except ValueError as error:
-        raise Refused(f"sums: {error}") from None
-    means = facts.get("means", {})
-    return SumsRequest(facts["pass"], facts["data"]["target"], features, facts["missing"], means)
+    def __post_init__(self) -> None:
+        if self.number not in (1, 2) or (self.number == 1 and self.means):
+            raise ValueError("pass must be 1, or 2 with means")
+        if self.missing not in MISSING:
+            raise ValueError(f"missing must be one of {', '.join(MISSING)}, got {self.missing!r}")
+        for name, mean in self.means.items():
+            if name not in self.data.features or not math.isfinite(mean):
+                raise ValueError(f"means must be a number per feature, got {name[:80]!r}")
 
 
 def check_same(folder: Path, request: SumsRequest) -> None:
     """Refuse sums of other columns or rows than those that were asked for first."""
     path = folder / FILE
-    what = {"target": request.target, "features": request.features, "missing": request.missing}
+    columns = {**encode(request.data), "missing": request.missing}
     if not path.exists():
-        write_json(path, what)
-    elif read_json_object(path, limit=64 << 20) != what:
+        write_json(path, columns)
+    elif read_json_object(path, limit=64 << 20) != columns:
         raise Refused("sums: column sums are released once: two answers could be differenced")
 
 
 def sums_reply(owned: SiteData, request: SumsRequest, least: int) -> Call:
     """The counts and sums; Refused where fewer training rows than the minimum are in one."""
-    frame = owned.table(request.target, request.features)
-    form = {
-        "target": request.target,
-        "classes": [],
-        "features": request.features,
-        "preparation": None,
-    }
+    target, features = request.data.target, request.data.features
+    frame = owned.table(target, features)
+    how = owned.reading(TableForm(target, features, [], None))
     try:
-        rows = training_rows(frame, owned.reading(form), request.features, request.missing)
+        rows = training_rows(frame, how, features, request.missing)
         if len(rows) < least:
             raise Refused(f"min_samples: fewer than {least} training rows at this site")
         if request.number == 1:
-            columns = first_sums(rows, request.features)
+            columns = first_sums(rows, features)
         else:
             columns = second_sums(rows, request.means)
     except Refused:

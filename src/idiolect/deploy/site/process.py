@@ -1,24 +1,28 @@
-"""A site in the foreground: from its start to the signal that stops it."""
+"""What the owner does with a site: run it in the foreground, and look at what has left so far."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from ...core.documents import encode
 from ...core.knobs import SettingError
-from .agreement import ContractBuilder
+from ...host.durable import rounds_on_disk
+from .agreement import Agreement, Builder, Members
 from .data import SiteData
 from .rules import Rules
 from .site import Site
 from .sockets import SocketServer
-from .state import StateFolder
+from .state import ROWS, StateFolder, Usage
 
 
 def run_site(
     owned: SiteData,
     state: Path,
     rules: Rules,
-    build: ContractBuilder,
+    build: Builder,
     tell: Callable[[str], None] = print,
 ) -> None:
     """Answer calls until SIGTERM or SIGINT; the call under way is finished first.
@@ -30,7 +34,7 @@ def run_site(
     try:
         _same_site(folder, owned)
         tell(owned.check())
-        folder.write_site(owned.site, owned.as_dict(), rules.as_dict())
+        folder.write_site(owned, rules.as_dict())
         site = Site(owned, folder, rules, build, tell)
         try:
             site.resume()
@@ -49,9 +53,91 @@ def _same_site(folder: StateFolder, owned: SiteData) -> None:
     """Refuse another site's state directory: its rows would be mixed up."""
     if not folder.runs():
         return
-    earlier = folder.site()["site"]
+    earlier = folder.site().site
     if earlier != owned.site:
         raise SettingError(
             f"site must be {earlier!r}, whose state directory {folder.path} is, got "
             f"{owned.site!r}; or choose another directory"
         )
+
+
+# -- status ----------------------------------------------------------------------------------------
+def status(state: Path) -> dict[str, Any]:
+    """Everything there is to say, as plain data; SettingError where this is no site's."""
+    folder = StateFolder(state)
+    description = folder.site()
+    running = folder.running()
+    run = folder.current()
+    return {
+        "site": description.site,
+        "data": encode(description.data),
+        "running": running,
+        "pid": folder.pid() if running else None,
+        "socket": str(folder.socket.absolute()) if running else None,
+        "run": None if run is None else _of_run(folder, run),
+        "runs": [f"{r:08x}" for r in folder.runs()],
+        "left": encode(Usage.load(state)),
+        "rules": description.rules,
+        "log": str(folder.messages),
+    }
+
+
+def _of_run(folder: StateFolder, run: int) -> dict[str, Any]:
+    place = folder.run(run)
+    agreement = Agreement.load(place)
+    return {
+        "run": f"{run:08x}",
+        "method": agreement.plan.get("method"),
+        "model": agreement.plan.get("model") or "chosen from the data",
+        "clients": Members.load(place).ids,
+        "rounds": rounds_on_disk(place / ROWS),
+    }
+
+
+def in_words(facts: dict[str, Any]) -> list[str]:
+    """The same for the owner, a line each."""
+    usage = facts["left"]
+    here = f"is running (process {facts['pid']})" if facts["running"] else "is not running"
+    lines = [f"{facts['site']} {here}; data: {_data(facts['data'])}"]
+    run = facts["run"]
+    if run is None:
+        lines.append("It has agreed to nothing yet.")
+    else:
+        clients = len(run["clients"])
+        lines.append(
+            f"Run {run['run']}: {run['method']}, model {run['model']}; "
+            f"{clients} client{'s' * (clients != 1)}, {run['rounds']} rounds done"
+        )
+    lines.append(
+        f"Left so far: {usage['numbers']:,} numbers in {usage['messages']:,} replies "
+        f"({usage['bytes_out']:,} bytes), of {usage['rounds']:,} rounds of training"
+    )
+    figures = [f"{name} ({count} times)" for name, count in usage["metrics"].items()]
+    lines.append(f"Figures of evaluations that left: {', '.join(figures) or 'none'}")
+    lines.append(f"Refused: {usage['refused']:,} messages")
+    lines.append(f"Last contact: {_ago(usage['last_contact'])}")
+    lines += _caps(Rules(**facts["rules"]), usage)
+    lines.append(f"Log of all messages: {facts['log']}")
+    return lines
+
+
+def _data(data: dict[str, Any]) -> str:
+    return str(data["options"].get("path") or data["data"])
+
+
+def _caps(rules: Rules, usage: dict[str, Any]) -> list[str]:
+    caps = (("rounds", rules.max_rounds), ("numbers", rules.max_numbers))
+    shares = [f"{usage[name]:,} of {most:,} {name}" for name, most in caps if most]
+    return [f"Used of what you allow: {', '.join(shares)}"] if shares else []
+
+
+def _ago(moment: str) -> str:
+    if not moment:
+        return "never"
+    then = datetime.strptime(moment, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
+        if seconds >= size:
+            count = seconds // size
+            return f"{moment} ({count} {unit}{'s' * (count > 1)} ago)"
+    return f"{moment} (now)"

@@ -16,7 +16,7 @@ from ...host.metrics import MetricCounts
 from ...host.scores import Scores
 from ...host.service import Refused
 from ...wire import messages as wire
-from .audit import Usage
+from .state import Usage
 
 MIB = 1 << 20
 ALWAYS = ("accuracy", "loss")  # what every evaluation counts

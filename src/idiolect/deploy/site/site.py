@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version as version_of
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from ...core.files import check_object, private_folder
+from ...core.documents import decode, encode
+from ...core.files import private_folder
 from ...core.knobs import SettingError
 from ...core.types import leaves
 from ...data.federation import SPLITS, Federation
@@ -21,25 +22,49 @@ from ...host.calls import FAILED, REFUSED, Call
 from ...host.durable import Durable
 from ...host.host import Host
 from ...host.service import Refused, Service
-from .agreement import Agreement, ContractBuilder, Enrolment, Members, SiteContract
-from .audit import AuditLog, Usage, now
-from .data import SiteData, check_same, joined, read_sums_call, sums_reply
+from ...host.settings import HostSettings
+from ...server.contract import Contract
+from .agreement import Agreement, Builder, ClientSizes, Enrolment, Members, SiteCensus
+from .data import SiteData, SumsRequest, check_same, joined, sums_reply
 from .rules import Content, Rules, check_caps, check_round, content, without_few
-from .state import ENROLLED, ROWS, StateFolder
+from .state import ROWS, AuditLog, StateFolder, Usage, now
 
 ROUND_CALLS = ("update", "answer", "conclude", "evaluate", "evaluate_shared")
 MOST_RUNS = 1000  # of a state directory
 SMALL = calls.MOST_FACTS + (64 << 10)  # bytes of a frame before anything is agreed
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class AgreedRun:
-    """An agreement, and what it comes to here."""
+    """An agreement, and what it comes to at a site."""
 
     agreement: Agreement
     members: Members
     federation: Federation  # of those who take part, by their names on the wire
-    work: SiteContract
+    contract: Contract
+    settings: HostSettings
+
+    @classmethod
+    def of(
+        cls,
+        agreement: Agreement,
+        members: Members | None,  # None: all clients with enough samples, for a new run
+        owned: SiteData,
+        rules: Rules,
+        build: Builder,
+    ) -> AgreedRun:
+        """Refused, or SettingError, where it is not possible here."""
+        data = owned.agreed(agreement.form)
+        if members is None:
+            members = owned.members(data, rules.min_samples, rules.client_names == "own")
+        data = joined(data, members)
+        return cls(agreement, members, data, *build(agreement, data, rules.allow_code))
+
+    def host(self, enrolment: Enrolment) -> Host:
+        """The host of these clients."""
+        settings = replace(self.settings, validation=enrolment.validation)
+        return Host(self.contract, self.federation, torch.tensor(enrolment.wire_ids), settings)
 
 
 class Site:
@@ -54,7 +79,7 @@ class Site:
         owned: SiteData,
         folder: StateFolder,
         rules: Rules,
-        build: ContractBuilder,
+        build: Builder,
         tell: Callable[[str], None] = print,
     ):
         self.owned = owned
@@ -78,8 +103,7 @@ class Site:
         place = self.folder.run(run)
         try:
             self.agreed = self._agree(Agreement.load(place), Members.load(place))
-            enrolment = Enrolment.load(place, self.agreed.federation.clients)
-            if enrolment is not None:
+            if (enrolment := self._enrolment(self.agreed)) is not None:
                 self._enrol(enrolment, begun=True)
         except (ValueError, OSError) as error:
             self.agreed = self.service = None
@@ -92,7 +116,7 @@ class Site:
         """The largest frame that is accepted now: no larger than the contract can need."""
         most = SMALL
         if self.agreed is not None:
-            contract = self.agreed.work.contract
+            contract = self.agreed.contract
             clients = self.agreed.federation.clients
             up = max(contract.up.length, contract.up.values * 8)
             most += contract.down.length + 2 * up + 64 * clients
@@ -119,7 +143,9 @@ class Site:
             kind = call.kind if call.kind in (*_KINDS, *_INSIDE) else "unknown"
             version = call.facts.get("version")
             round_number = version if type(version) is int else None
-            self.log.write("in", kind, len(frame), round=round_number, content=_KINDS.get(kind, ""))
+            self.log.write(
+                "in", kind, len(frame), round_number=round_number, content=_KINDS.get(kind, "")
+            )
             reply, content_of_reply = self._answer(call, frame)
         except Exception as error:
             return self._refuse(kind, round_number, error)
@@ -130,7 +156,7 @@ class Site:
             "out",
             kind,
             len(reply),
-            round=round_number,
+            round_number=round_number,
             numbers=content_of_reply.numbers,
             content=content_of_reply.words,
         )
@@ -152,7 +178,7 @@ class Site:
         with suppress(OSError):  # a full disk
             self.usage.save(self.folder.path)
             why = f"refused: {error}" if isinstance(error, Refused) else type(error).__name__
-            self.log.write("out", reply.kind, len(frame), round=round_number, verdict=why)
+            self.log.write("out", reply.kind, len(frame), round_number=round_number, verdict=why)
         self.tell(f"{kind or 'a message'} was refused: {_in_full(error)}")
         return frame
 
@@ -187,7 +213,8 @@ class Site:
         return self.service.concluded if self.service else -1
 
     def _hello(self, call: Call) -> Call:
-        _fields(call, {})
+        if call.facts:
+            raise Refused("hello: it has no facts")
         facts = {"idiolect": version_of("idiolect"), "site": self.owned.site}
         run = self.agreed.agreement.run if self.agreed else None
         return Call("hello", {**facts, "run": run, "concluded": self.concluded})
@@ -200,22 +227,18 @@ class Site:
     def _sums(self, call: Call) -> Call:
         if not self.rules.sums:
             raise Refused("sums: this site's owner lets no sums of columns leave")
-        request = read_sums_call(call)
+        request = _decoded(call, SumsRequest)
         reply = sums_reply(self.owned, request, self.rules.min_samples)
         check_same(self.folder.path, request)
         return reply
 
     def _take_agreement(self, call: Call) -> Call:
-        facts = dict(call.facts)
-        _check_version(facts.pop("idiolect", None))
-        try:
-            agreement = Agreement.read(facts)
-        except ValueError as error:
-            raise Refused(f"agree: {error}") from None
+        _check_version(call.facts.pop("idiolect", None))
+        agreement = _decoded(call, Agreement)
         place = self.folder.run(agreement.run)
         same = self.agreed is not None and self.agreed.agreement == agreement
         # until its clients are enrolled, a run may be agreed again: its preparation may follow
-        if (place / ENROLLED).exists() and Agreement.load(place) != agreement:
+        if (place / Enrolment.FILE).exists() and Agreement.load(place) != agreement:
             raise Refused(f"run: {agreement.run} was agreed with other terms; use a new number")
         if not same:
             if len(self.folder.runs()) >= MOST_RUNS and not place.exists():
@@ -234,57 +257,58 @@ class Site:
 
     def _agree(self, agreement: Agreement, members: Members | None = None) -> AgreedRun:
         """What an agreement comes to; `members` are those who took part in it before."""
-        data_as_agreed = self.owned.agreed(agreement.data)
-        if members is None:
-            own = self.rules.client_names == "own"
-            members = self.owned.members(data_as_agreed, self.rules.min_samples, own)
-        data = joined(data_as_agreed, members)
         try:
-            work = self.build(agreement, data, self.rules.allow_code)
+            run = AgreedRun.of(agreement, members, self.owned, self.rules, self.build)
+        except Refused:
+            raise
         except SettingError as error:
             raise Refused(str(error)) from None
-        for metric in work.settings.metrics:
+        for metric in run.settings.metrics:
             if metric.name not in self.rules.metrics:
                 raise Refused(
                     f"metrics: {metric.name} is to be counted; this site's owner allows "
                     f"{', '.join(self.rules.metrics) or 'none'}"
                 )
-        return AgreedRun(agreement, members, data, work)
+        return run
 
     def _census(self, data: Federation) -> Call:
-        sizes = {split: data.sizes(split).tolist() for split in SPLITS}
-        clients = [
-            {"id": name, **{split: sizes[split][k] for split in SPLITS}}
-            for k, name in enumerate(data.names)
-        ]
+        sizes = [data.sizes(split).tolist() for split in SPLITS]
+        clients = [ClientSizes(*row) for row in zip(data.names, *sizes, strict=True)]
         inputs = [[str(t.dtype), list(t.shape[1:])] for t in leaves(data.inputs)]
-        return Call("census", {"clients": clients, "inputs": inputs, "classes": data.classes})
+        try:
+            return Call("census", encode(SiteCensus(clients, inputs, data.classes)))
+        except ValueError as error:
+            raise Refused(str(error)) from None
 
     def _take_enrolment(self, call: Call) -> Call:
         agreed = self._agreed()
-        try:
-            enrolment = Enrolment.read(call.facts, agreed.federation.clients)
-        except ValueError as error:
-            raise Refused(f"enrol: {error}") from None
-        place = self.folder.run(agreed.agreement.run)
-        earlier = Enrolment.load(place, agreed.federation.clients)
+        enrolment = _decoded(call, Enrolment)
+        earlier = self._enrolment(agreed)
         if earlier is not None and earlier != enrolment:
             raise Refused("enrol: the clients of this site were enrolled otherwise in this run")
         if self.service is None:
             self._enrol(enrolment, begun=earlier is not None)
-            enrolment.save(place)
+            enrolment.save(self.folder.run(agreed.agreement.run))
         return self._status(call)
+
+    def _enrolment(self, agreed: AgreedRun) -> Enrolment | None:
+        """As it is on disk; None before enrolment."""
+        place = self.folder.run(agreed.agreement.run)
+        return Enrolment.load(place) if (place / Enrolment.FILE).exists() else None
 
     def _enrol(self, enrolment: Enrolment, begun: bool) -> None:
         agreed = self._agreed()
-        contract = agreed.work.contract
+        clients, contract = agreed.federation.clients, agreed.contract
+        if len(enrolment.wire_ids) != clients:
+            raise Refused(
+                f"enrol: wire_ids must be {clients}, one per client, got {len(enrolment.wire_ids)}"
+            )
         if contract.checksum != enrolment.checksum:
             raise Refused(
                 f"enrol: the contract has the checksum {contract.checksum:08x} at this site, and "
                 f"{enrolment.checksum:08x} at the server: version, method, model or settings differ"
             )
-        settings = replace(agreed.work.settings, validation=enrolment.validation)
-        host = Host(contract, agreed.federation, torch.tensor(enrolment.wire_ids), settings)
+        host = agreed.host(enrolment)
         durable = Durable(host, self.folder.run(agreed.agreement.run) / ROWS)
         durable.load(begun)
         self.service = Service(host, durable)
@@ -309,8 +333,8 @@ class Site:
         try:
             reply = service.reply(call)
             if reply.kind == "scores":
-                reply = without_few(self.rules, reply, agreed.work.settings.metrics)
-            content_of_reply = content(reply, agreed.work.contract.task.dtype.itemsize)
+                reply = without_few(self.rules, reply, agreed.settings.metrics)
+            content_of_reply = content(reply, agreed.contract.task.dtype.itemsize)
             packed = reply.pack()
             check_caps(
                 self.rules, self.usage, 0 if again else content_of_reply.numbers, len(packed)
@@ -378,9 +402,10 @@ def _check_version(theirs: Any) -> None:
         )
 
 
-def _fields(call: Call, fields: dict[str, Any]) -> None:
+def _decoded(call: Call, kind: type[T]) -> T:
+    """The facts of a call as a document; Refused says what is wrong."""
     try:
-        check_object(call.facts, fields)
+        return decode(call.facts, kind)
     except ValueError as error:
         raise Refused(f"{call.kind}: {error}") from None
 

@@ -3,35 +3,68 @@
 lock            held by the process, with its id
 host.sock       where it is reached, while it runs
 site.json       whose data, and how they are read
-messages.csv    a line per message (audit.py)
-spent.json      how much has left (audit.py)
+messages.csv    a line per message in and out, without any data; a file that has grown large becomes
+                messages-1.csv, the next one messages-2.csv, and so on; nothing is deleted
+spent.json      how much has left; written before anything leaves, so that caps hold over restarts
 current.json    which run it is in
-run-00c0ffee/   of each run: agreement.json, enrolled.json, rows/ (host/durable.py)
+run-00c0ffee/   of each run: agreement.json, members.json, enrolled.json, rows/ (host/durable.py)
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import os
 import re
 import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ...core.files import lock_file, private_folder, private_opener, read_json_object, write_json
+from ...core.documents import encode
+from ...core.files import (
+    check_regular,
+    lock_file,
+    private_folder,
+    private_opener,
+    read_document,
+    write_json,
+)
 from ...core.knobs import SettingError
+from ...core.text import csv_cell, shown
+from .agreement import Agreement
+from .data import SiteData
 
 FORMAT = 1
 LOCK = "lock"
 SOCKET = "host.sock"
 SITE = "site.json"
 MESSAGES = "messages.csv"
+USAGE = "spent.json"
 CURRENT = "current.json"
-AGREEMENT = "agreement.json"
-MEMBERS = "members.json"
-ENROLLED = "enrolled.json"
 ROWS = "rows"
 _RUN = re.compile(r"run-([0-9a-f]{8})")
 MOST_PATH = 100  # bytes of the path of a Unix socket, at most 107 on Linux and 103 on macOS
+
+
+@dataclass(frozen=True)
+class SiteDescription:
+    """Whose data, how they are read, and what may leave."""
+
+    format: int
+    site: str
+    data: SiteData
+    rules: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CurrentRun:
+    """The run that a site is in, or was in last."""
+
+    run: int
 
 
 class StateFolder:
@@ -114,22 +147,21 @@ class StateFolder:
     def messages(self) -> Path:
         return self.path / MESSAGES
 
-    def site(self) -> dict[str, Any]:
-        """Whose data, and how they are read; SettingError where this is no state directory."""
+    def site(self) -> SiteDescription:
+        """SettingError where this is no state directory."""
         path = self.path / SITE
         if not path.exists():
             raise SettingError(
                 f"state: {self.path} is no state directory of a site ({SITE} is missing); "
                 "idiolect host start makes one"
             )
-        document = read_json_object(path, _SITE, limit=1 << 20)
-        if document["format"] != FORMAT:
+        description = read_document(path, SiteDescription, limit=1 << 20)
+        if description.format != FORMAT:
             raise SettingError(f"state: {path} was written by another version of idiolect")
-        return document
+        return description
 
-    def write_site(self, site: str, data: dict[str, Any], rules: dict[str, Any]) -> None:
-        facts = {"format": FORMAT, "site": site, "data": data, "rules": rules}
-        write_json(self.path / SITE, facts)
+    def write_site(self, data: SiteData, rules: dict[str, Any]) -> None:
+        write_json(self.path / SITE, encode(SiteDescription(FORMAT, data.site, data, rules)))
 
     def run(self, run: int) -> Path:
         """The folder of a run; it need not exist."""
@@ -139,19 +171,110 @@ class StateFolder:
         """The runs that this site has agreed to."""
         matches = (_RUN.fullmatch(p.name) for p in sorted(self.path.iterdir()))
         numbers = [int(match[1], 16) for match in matches if match]
-        return [run for run in numbers if (self.run(run) / AGREEMENT).exists()]
+        return [run for run in numbers if (self.run(run) / Agreement.FILE).exists()]
 
     def current(self) -> int | None:
         """The run that this site is in, or was in last."""
         path = self.path / CURRENT
-        if not path.exists():
-            return None
-        run: int = read_json_object(path, {"run": int}, limit=1 << 16)["run"]
-        return run
+        return read_document(path, CurrentRun, limit=1 << 16).run if path.exists() else None
 
     def enter(self, run: int) -> None:
         """Make this the current run."""
-        write_json(self.path / CURRENT, {"run": run})
+        write_json(self.path / CURRENT, encode(CurrentRun(run)))
 
 
-_SITE = {"format": int, "site": str, "data": dict, "rules": dict}
+@dataclass
+class Usage:
+    """Counts over all runs since the state directory was created."""
+
+    rounds: int  # orders to train that were answered
+    messages: int  # replies
+    numbers: int  # in them
+    bytes_out: int
+    bytes_in: int
+    refused: int
+    metrics: dict[str, int]  # name -> how often it left
+    last_contact: str  # time of the last message in
+    last_order: str  # SHA-256 of the last order: repeated, it is not counted again
+
+    def __post_init__(self) -> None:
+        counts = [v for v in (*vars(self).values(), *self.metrics.values()) if isinstance(v, int)]
+        if min(counts) < 0:
+            raise ValueError("counts must be whole numbers >= 0")
+
+    @classmethod
+    def load(cls, folder: Path) -> Usage:
+        """As it is on disk; zeros where there is no file."""
+        path = folder / USAGE
+        if not path.exists():
+            return cls(0, 0, 0, 0, 0, 0, {}, "", "")
+        return read_document(path, cls, limit=1 << 20)
+
+    def save(self, folder: Path) -> None:
+        """On disk, before anything of it leaves."""
+        write_json(folder / USAGE, encode(self))
+
+
+COLUMNS = ("time", "direction", "kind", "round", "bytes", "numbers", "content", "verdict")
+ALLOWED = "allowed"
+MOST = 50 << 20  # bytes of a file
+
+
+class AuditLog:
+    """Appends lines, each flushed; one that was cut short by a kill is ended first."""
+
+    def __init__(self, path: Path, most: int = MOST):
+        self.path = path
+        self.most = most
+        self._open()
+
+    def _open(self) -> None:
+        if os.path.lexists(self.path):
+            check_regular(self.path)
+        self._file = open(self.path, "a+b", opener=private_opener)  # noqa: SIM115
+        end = self._file.seek(0, os.SEEK_END)
+        if not end:
+            self._write(COLUMNS)
+        else:
+            self._file.seek(end - 1)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
+                self._file.flush()
+
+    def write(
+        self,
+        direction: str,
+        kind: str,
+        size: int,
+        *,
+        round_number: int | None = None,
+        numbers: int = 0,
+        content: str = "",
+        verdict: str = ALLOWED,
+    ) -> None:
+        """A line."""
+        if self._file.seek(0, os.SEEK_END) >= self.most:
+            self._file.close()
+            os.rename(self.path, self._free())
+            self._open()
+        self._write((now(), direction, kind, round_number, size, numbers, content, verdict))
+
+    def _free(self) -> Path:
+        """The name for a file that is full."""
+        names = (self.path.with_stem(f"{self.path.stem}-{n}") for n in itertools.count(1))
+        return next(name for name in names if not os.path.lexists(name))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, row: Sequence[object]) -> None:
+        line = io.StringIO()
+        cells = [csv_cell(shown(c, 300)) if isinstance(c, str) else c for c in row]
+        csv.writer(line, lineterminator="\n").writerow(cells)
+        self._file.write(line.getvalue().encode())
+        self._file.flush()
+
+
+def now() -> str:
+    """The time, in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
