@@ -10,127 +10,71 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ..core.files import check_object
-from ..core.types import Id
+from ..core.documents import decode, encode
 from ..data.federation import Census
 from ..data.splits import SPLITS
 from ..engine.carriers import SiteCarrier
 from ..host.calls import FAILED, REFUSED, Call
-
-MOST_CLIENTS = 1 << 20  # of a site
-MOST_SAMPLES = 1 << 40  # of a client
-MOST_NAME = 200  # characters of an id or of the name of a site
-KINDS = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
-
-SampleForm = tuple[
-    str, tuple[int, ...], int
-]  # of one sample: dtype, shape; and the number of classes
-
-
-@dataclass
-class RegisteredSite:
-    """A site that has agreed: its clients, where it is, and since when it takes part."""
-
-    name: str
-    node: int  # where the carrier finds it
-    ids: list[Id]  # of its clients
-    sizes: dict[str, list[int]]  # split -> samples of each client
-    form: SampleForm
-    joined: int = 0  # the version of the first round that its clients could take part in
-    wire_ids: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
-    here: bool = True  # whether it is asked
-
-    def same(self, other: RegisteredSite) -> bool:
-        """Whether these are the same clients with as many samples."""
-        mine, theirs = (self.ids, self.sizes, self.form), (other.ids, other.sizes, other.form)
-        return self.name == other.name and mine == theirs
-
-    def census(self) -> Census:
-        return census_of([self])
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for a run directory."""
-        kind, shape, classes = self.form
-        rows = [
-            {"id": id, **{s: self.sizes[s][k] for s in SPLITS}} for k, id in enumerate(self.ids)
-        ]
-        return {
-            "site": self.name,
-            "node": str(self.node),  # 64 bits, which JSON's numbers do not have everywhere
-            "joined": self.joined,
-            "wire_ids": self.wire_ids.tolist(),
-            "clients": rows,
-            "inputs": [[kind, list(shape)]],
-            "classes": classes,
-        }
-
-    @classmethod
-    def from_dict(cls, saved: Any) -> RegisteredSite:
-        """The inverse; ValueError for anything else."""
-        facts = dict(check_object(saved))
-        kinds = {"site": str, "node": str, "joined": int, "wire_ids": list[int]}
-        facts_of_server = check_object({k: facts.pop(k, None) for k in kinds}, kinds)
-        site = read_census(
-            Call("census", facts), facts_of_server["site"], int(facts_of_server["node"])
-        )
-        site.joined = facts_of_server["joined"]
-        site.wire_ids = torch.tensor(facts_of_server["wire_ids"], dtype=torch.int64)
-        if len(site.wire_ids) != len(site.ids) or bool((site.wire_ids.diff() <= 0).any()):
-            raise ValueError(f"{site.name}: a wire id per client, increasing")
-        return site
-
-
-def read_census(call: Call, name: str, node: int) -> RegisteredSite:
-    """A site's answer to what the federation is about; ValueError for anything else."""
-    call.expect("census", {}, {"clients": list, "inputs": list, "classes": int})
-    rows = call.facts["clients"]
-    if not 1 <= len(rows) <= MOST_CLIENTS:
-        raise ValueError(f"census: from 1 to {MOST_CLIENTS} clients are expected, not {len(rows)}")
-    ids: list[Id] = []
-    sizes: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for row in rows:
-        check_object(row, {"id": str | int, **dict.fromkeys(SPLITS, int)})
-        if len(str(row["id"])) > MOST_NAME or any(
-            not 0 <= row[split] <= MOST_SAMPLES for split in SPLITS
-        ):
-            raise ValueError("census: ids are short, and samples whole numbers >= 0")
-        ids.append(row["id"])
-        for split in SPLITS:
-            sizes[split].append(row[split])
-    if len({str(id) for id in ids}) < len(ids):
-        raise ValueError("census: two clients have the same id")
-    return RegisteredSite(
-        name, node, ids, sizes, _form(call.facts["inputs"], call.facts["classes"])
-    )
-
-
-def _form(inputs: list[Any], classes: int) -> SampleForm:
-    try:
-        ((kind, shape),) = inputs
-    except (TypeError, ValueError):
-        raise ValueError("census: 'inputs' is [[dtype, shape]]") from None
-    whole = isinstance(shape, list) and all(type(n) is int and 0 < n <= 1 << 30 for n in shape)
-    if kind not in KINDS or not whole or not 0 <= classes <= 1 << 24:
-        raise ValueError("census: 'inputs' is [[dtype, shape]], 'classes' a whole number >= 0")
-    return kind, tuple(shape), classes
-
-
-def census_of(sites: list[RegisteredSite], name: str = "sites") -> Census:
-    """All clients of sites that have samples of the same form, in their order."""
-    kind, shape, classes = sites[0].form
-    ids = [id for site in sites for id in site.ids]
-    sizes = {split: [n for site in sites for n in site.sizes[split]] for split in SPLITS}
-    return Census.of_sizes(ids, sizes, classes, shape, KINDS[kind], name)
-
+from .site.agreement import DTYPES, MOST_NAME, SiteCensus
 
 RETRY = 5.0  # seconds until a node that was left out is greeted again
 LOST = 10.0  # seconds until a silent node is greeted again: the message may be lost
 MOST_REASON = 500  # characters kept of a reason given by a site
+
+
+@dataclass
+class RegisteredSite(SiteCensus):
+    """A site that has agreed: its clients, where it is, and since when it takes part."""
+
+    name: str = field(metadata={"key": "site"})
+    node: int  # where the carrier finds it
+    joined: int  # the version of the first round that its clients could take part in
+    wire_ids: list[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.here = True  # whether it is asked
+
+    @classmethod
+    def of(cls, reply: Call, name: str, node: int) -> RegisteredSite:
+        """From a site's answer to what the federation is about; ValueError for anything else."""
+        reply.expect("census", {}, dict.fromkeys(reply.facts, Any))
+        census = decode(reply.facts, SiteCensus)
+        return cls(census.clients, census.inputs, census.classes, name, node, 0, [])
+
+    def same(self, other: RegisteredSite) -> bool:
+        """Whether these are the same clients with as many samples."""
+        mine, theirs = (self.name, self.clients, self.form), (other.name, other.clients, other.form)
+        return mine == theirs
+
+    @property
+    def form(self) -> tuple[list[Any], int]:
+        """Of a sample: dtype and shape, and the number of classes."""
+        return self.inputs, self.classes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for a run directory; the node as a text: not all JSON has 64 bits."""
+        return {**encode(self), "node": str(self.node)}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> RegisteredSite:
+        """The inverse; ValueError for anything else."""
+        site = decode({**saved, "node": int(str(saved.get("node")))}, cls)
+        ids = site.wire_ids
+        if len(ids) != len(site.clients) or any(b <= a for a, b in pairwise(ids)):
+            raise ValueError(f"{site.name}: wire_ids must be increasing, one per client")
+        return site
+
+
+def census_of(sites: Sequence[RegisteredSite], name: str = "sites") -> Census:
+    """All clients of sites that have samples of the same form, in their order."""
+    ((kind, shape),) = sites[0].inputs
+    ids = [client for site in sites for client in site.ids]
+    sizes = {split: [n for site in sites for n in site.sizes(split)] for split in SPLITS}
+    return Census.of_sizes(ids, sizes, sites[0].classes, tuple(shape), DTYPES[kind], name)
 
 
 @dataclass
@@ -154,19 +98,16 @@ class SiteRegistry:
     # terms of enrolment besides wire ids: checksum of the contract, whether any client of the
     # run has validation data
     terms: dict[str, Any] = field(default_factory=dict)
-    enrolled: dict[str, RegisteredSite] = field(
-        default_factory=dict
-    )  # by name: those that are enrolled
-    agreed: dict[str, RegisteredSite] = field(default_factory=dict)  # by name: those that could be
+    enrolled: dict[str, RegisteredSite] = field(default_factory=dict)  # by name
+    agreed: dict[str, RegisteredSite] = field(default_factory=dict)  # those that could be enrolled
     # the facts of the calls "sums" that come before an agreement can be made; None: it is made
     sums: dict[str, Any] | None = None
-    column_sums: dict[str, tuple[int, dict[str, Any]]] = field(
-        default_factory=dict
-    )  # name -> node, sums
+    # name -> node, sums
+    column_sums: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
     check_sums: Callable[[str, dict[str, Any]], None] = lambda name, columns: None  # or ValueError
     _talks: dict[int, Conversation] = field(default_factory=dict)  # by node
     _left_out: dict[int, float] = field(default_factory=dict)  # node -> when it is tried again
-    _enrolled: set[str] = field(default_factory=set)  # names of those that were here before
+    _known: set[str] = field(default_factory=set)  # names of those that were here before
     _silent: set[int] = field(default_factory=set)  # nodes that did not answer the last time
     _reported: set[str] = field(default_factory=set)
 
@@ -245,14 +186,14 @@ class SiteRegistry:
         reply.expect("hello", {}, facts)
         name = reply.facts["site"]
         if not 0 < len(name) <= MOST_NAME or not name.isprintable():
-            raise ValueError(f"site: a short name is expected, not {name[:40]!r}")
+            raise ValueError(f"site must be a short name, got {name[:40]!r}")
         site = self.enrolled.get(name) or self.agreed.get(name)
         if site is not None and site.node != node:
             if self.same_node or site.node in self.network.online():
                 raise ValueError(f"{name!r} is the name of another site (node {site.node})")
             site.node = node
         talk.name = name
-        if site is not None and name in self._enrolled and reply.facts["run"] == self.run:
+        if site is not None and name in self._known and reply.facts["run"] == self.run:
             self._welcome(site)
             return
         if self.sums is not None:
@@ -276,7 +217,7 @@ class SiteRegistry:
         self.column_sums[talk.name] = (node, reply.facts["columns"])
 
     def _agree(self, node: int, talk: Conversation, reply: Call) -> None:
-        site = read_census(reply, talk.name, node)
+        site = RegisteredSite.of(reply, talk.name, node)
         before = self.enrolled.get(site.name)
         if before is not None:
             if not before.same(site):
@@ -284,13 +225,14 @@ class SiteRegistry:
             before.node = node
             self._enrol_call(before)
             return
-        owners = {str(id): s.name for s in self._all() for id in s.ids if s.name != site.name}
-        for id in site.ids:
-            if str(id) in owners:
-                raise ValueError(f"duplicate client id {str(id)!r} (already at {owners[str(id)]})")
-        form = next((s.form for s in self._all() if s.name != site.name), site.form)
-        if form != site.form:
-            raise ValueError(f"its samples are {site.form}, those of the others {form}")
+        everyone = (*self.enrolled.values(), *self.agreed.values())
+        others = [other for other in everyone if other.name != site.name]
+        owners = {str(client): other.name for other in others for client in other.ids}
+        for client in map(str, site.ids):
+            if client in owners:
+                raise ValueError(f"duplicate client id {client!r} (already at {owners[client]})")
+        if others and others[0].form != site.form:
+            raise ValueError(f"its samples are {site.form}, those of the others {others[0].form}")
         self.agreed[site.name] = site
 
     def _enrol(self, node: int, talk: Conversation, reply: Call) -> None:
@@ -300,18 +242,15 @@ class SiteRegistry:
 
     def _welcome(self, site: RegisteredSite) -> None:
         site.here = True
-        self._enrolled.add(site.name)
+        self._known.add(site.name)
         self._reported -= {text for text in self._reported if text.startswith(site.name)}
         self.tell(f"{site.name} takes part with {len(site.ids)} client(s)")
 
     def _enrol_call(self, site: RegisteredSite) -> None:
-        facts = {"wire_ids": site.wire_ids.tolist(), **self.terms}
+        facts = {"wire_ids": site.wire_ids, **self.terms}
         self._ask(site.node, Conversation(-1, "enrol", site.name), Call("enrol", facts))
 
     # -- inside ----------------------------------------------------------------------------------
-    def _all(self) -> Sequence[RegisteredSite]:
-        return (*self.enrolled.values(), *self.agreed.values())
-
     def _ask(self, node: int, talk: Conversation, call: Call) -> None:
         talk.ticket = self.network.send_to(node, call.pack())
         self._talks[node] = talk

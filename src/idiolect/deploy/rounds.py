@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from torch import Tensor
+import torch
 
 from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
@@ -20,7 +20,7 @@ from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
 from ..host.settings import HostSettings
 from ..server.server import Server
-from .registry import RegisteredSite, SiteRegistry
+from .registry import RegisteredSite, SiteRegistry, census_of
 
 GREETING = 10.0  # seconds in which those greeted before a round may answer
 SILENCE = 10.0  # seconds after which a site that says nothing is asked where it stands
@@ -69,7 +69,8 @@ class SiteRounds(Rounds):
     def add(self, site: RegisteredSite) -> None:
         """A site with wire ids, as the next host."""
         self.sites.append(site)
-        self.proxies.append(SiteProxy(site.census(), site.wire_ids, self.host_settings, self.form))
+        wire_ids = torch.tensor(site.wire_ids)
+        self.proxies.append(SiteProxy(census_of([site]), wire_ids, self.host_settings, self.form))
         self.registry.network.nodes.append(site.node)
 
     def advance(self, factors: Factors | None = None) -> None:
@@ -152,14 +153,11 @@ class SiteRounds(Rounds):
     def _join(self, site: RegisteredSite) -> None:
         """A new site, from this round on."""
         site.joined = self.server.version
-        site.wire_ids = self._enrolled(site)
+        site.wire_ids = self.server.enrol(list(site.ids), site.sizes("train")).tolist()
         self.server.roster.leave(site.ids)  # until it has said that it takes part
         self.joined(site)
         self.add(site)
         self.registry.enrol(site)
-
-    def _enrolled(self, site: RegisteredSite) -> Tensor:
-        return self.server.enrol(list(site.ids), site.sizes["train"])
 
     def _tell(self, host: int, no_reply: NoReply) -> None:
         site = self.sites[host]

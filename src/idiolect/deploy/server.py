@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from ..core.documents import expect
-from ..core.files import check_object, read_json, write_json
+from ..core.files import read_document, read_json_object, write_json
 from ..core.knobs import SettingError
 from ..data.federation import Census
 from ..data.prepare.federated import bytes_of_sums, combine, means
@@ -76,8 +75,9 @@ def serve(
         registry.same_node = not deployment.terms.insecure
         if resume:
             sites = _remembered(directory, settings.seed)
-            registry.agreement["data"] = check_object(read_json(directory / AGREEMENT))
-            sums = _remembered_sums(directory)
+            registry.agreement["data"] = read_json_object(directory / AGREEMENT)
+            path = directory / SUMS
+            sums = read_document(path, dict[str, list[int]]) if path.exists() else {}
         else:
             sites, sums = gather(registry, deployment)
         server = DeployedRun(deployment, settings, registry, sites, directory)
@@ -105,8 +105,8 @@ def gather(registry: SiteRegistry, deployment: Deployment) -> tuple[list[Registe
     sites = [registry.agreed.pop(name) for name in sorted(registry.agreed)]
     first = 0
     for site in sites:
-        site.wire_ids = torch.arange(first, first + len(site.ids))
-        first += len(site.ids)
+        site.wire_ids = list(range(first, first + len(site.clients)))
+        first += len(site.clients)
     return sites, sums
 
 
@@ -164,28 +164,15 @@ def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:
     return {name: [bytes_up, down] for name, bytes_up in zip(first, up, strict=True)}
 
 
-def _remembered_sums(directory: Path) -> Sums:
-    path = directory / SUMS
-    if not path.exists():
-        return {}
-    try:
-        saved_sums = read_json(path)
-        expect(saved_sums, dict[str, list[int]])
-        return {name: [int(up), int(down)] for name, (up, down) in saved_sums.items()}
-    except (OSError, ValueError) as error:
-        raise SettingError(f"resume: cannot use {path}: {error}") from None
-
-
 def _remembered(directory: Path, seed: int) -> list[RegisteredSite]:
     """The sites of a resumed run: those in its newest checkpoint."""
-    path = directory / SITES
+    rows = read_document(directory / SITES, list[dict[str, Any]])
     try:
-        rows = read_json(path)
-        if not isinstance(rows, list) or not rows:
-            raise ValueError("a list of sites is expected")
-        sites = [RegisteredSite.from_dict(one) for one in rows]
-    except (OSError, ValueError) as error:
-        raise SettingError(f"resume: cannot use {path}: {error}") from None
+        sites = [RegisteredSite.from_dict(row) for row in rows]
+        if not sites:
+            raise ValueError("it names no site")
+    except ValueError as error:
+        raise SettingError(f"resume: cannot use {directory / SITES}: {error}") from None
     rounds = checkpoint.rounds_done(checkpoint_folder(directory, seed))
     return [site for site in sites if not site.joined or site.joined < rounds]
 
@@ -294,14 +281,14 @@ class DeployedRunner(Runner):
         for site in self.deployed.sites:
             if site.name in self.deployed.sums:  # once for all clients of the site
                 up, down = self.deployed.sums[site.name]
-                session.server.prepared(site.wire_ids[:1], torch.tensor([up]), down)
+                session.server.prepared(torch.tensor(site.wire_ids[:1]), torch.tensor([up]), down)
         engine = session.engine
         assert isinstance(engine, SiteRounds)
 
         def joined(site: RegisteredSite) -> None:
             self.deployed.sites.append(site)
             self.deployed.remember()
-            session.join(site.wire_ids)
+            session.join(torch.tensor(site.wire_ids))
 
         engine.joined = joined
         return session

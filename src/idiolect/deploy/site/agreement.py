@@ -157,7 +157,7 @@ class ClientSizes:
     test: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class SiteCensus:
     """What a site tells of its clients: foreign input at the server."""
 
