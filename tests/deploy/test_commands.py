@@ -131,7 +131,7 @@ def test_what_makes_no_sense_with_real_sites_is_refused(field):
 
 
 FORMS = {
-    "kind": ({"kind": "pictures"}, "kind is 'pictures'; one of table, array"),
+    "kind": ({"kind": "pictures"}, "kind must be one of table, array, got 'pictures'"),
     "twice": ({**TABLE, "features": ["age", "age"]}, "each named once"),
     "target among features": ({**TABLE, "features": ["outcome"]}, "is the target; leave it out"),
     "scale": ({**TABLE, "scale": "all"}, "scale must be .*, got 'all'"),

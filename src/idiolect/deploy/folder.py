@@ -20,11 +20,14 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from ..core.files import private_folder, write_atomic, write_json
 from ..core.knobs import SettingError
 from .certificates import check_certificate, make_authority, make_site_key
 from .config import FILE, Deployment, Terms
+from .flower import link, node
+from .site.agreement import TABLE
 
 MOST_SOCKET = 107  # bytes of the path of a Unix socket
 QUIET = {
@@ -77,19 +80,10 @@ class DeploymentFolder:
         place = private_folder(self.server)
         for name in ("key", "secret"):
             _secret(place / name)
-        link = [sys.executable, "-m", "idiolect.deploy.flower.link", "--key", f"{place / 'key'}"]
-        link += ["--host", bind(terms.host), "--port", str(terms.port), "--isolation", "process"]
-        link += ["--disable-runtime-dependency-installation"]
-        link += ["--database", f"{place / 'superlink.db'}"]
-        link += ["--superexec-auth-secret-file", f"{place / 'secret'}"]
-        if terms.insecure:
-            link += ["--insecure"]
-        else:
-            link += ["--ssl-ca-certfile", f"{self.authority}", "--enable-supernode-auth"]
-            link += ["--ssl-certfile", f"{self.certificates / 'server.crt'}"]
-            link += ["--ssl-keyfile", f"{self.certificates / 'server.key'}"]
         serve = [sys.executable, "-m", "idiolect.deploy.flower.server", f"{self.folder}"]
-        return _processes(place, {"superlink": link, "server": serve})
+        certificates = None if terms.insecure else self.certificates
+        superlink = link.command(bind(terms.host), terms.port, place, certificates)
+        return _processes(place, {"superlink": superlink, "server": serve})
 
     def site_processes(self, number: int, terms: Terms, path: Path | None = None) -> Path:
         """The processes that connect a site, for the supervisor: a file that names them."""
@@ -108,20 +102,8 @@ class DeploymentFolder:
             )
         private_folder(place)
         _secret(place / "secret")
-        port = free_port()
-        node = [sys.executable, "-m", "idiolect.deploy.flower.node", "connect"]
-        node += ["--superlink", terms.address, "--isolation", "process"]
-        node += ["--host", "127.0.0.1", "--port", str(port)]
-        node += ["--superexec-auth-secret-file", f"{place / 'secret'}"]
-        node += ["--node-config", f'socket="{line}"']
-        if terms.insecure:
-            node += ["--insecure"]
-        else:
-            node += ["--root-certificates", f"{self.authority}"]
-            node += ["--auth-supernode-private-key", f"{place / 'node.key'}"]
-        answer = [sys.executable, "-m", "idiolect.deploy.flower.node", "answer"]
-        answer += ["--address", f"127.0.0.1:{port}", "--secret", f"{place / 'secret'}"]
-        return _processes(place, {"supernode": node, "relay": answer})
+        authority = None if terms.insecure else self.authority
+        return _processes(place, node.commands(terms.address, free_port(), place, line, authority))
 
 
 def _processes(place: Path, commands: dict[str, list[str]]) -> Path:
@@ -172,157 +154,64 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-APP = """\
-# What Flower calls the app of a run. It names the package that server and sites have installed:
-# nothing of what is trained, and no code, travels with it.
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "idiolect-app"
-version = "0.1.0"
-description = "A federation of idiolect"
-license = "Apache-2.0"
-dependencies = ["idiolect[flower]"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-
-[tool.flwr.app]
-publisher = "idiolect"
-
-[tool.flwr.app.components]
-serverapp = "idiolect_app.server_app:app"
-clientapp = "idiolect_app.client_app:app"
-
-[tool.flwr.app.config]
-"""
-SERVER_APP = '''\
-"""The server of a run is `idiolect deploy server`, which takes its tasks itself."""
-
-from flwr.serverapp import ServerApp
-
-app = ServerApp()
-
-
-@app.main()
-def main(grid, context):
-    raise RuntimeError("start the server with: idiolect deploy server")
-'''
-CLIENT_APP = '''\
-"""The relay between a SuperNode and the process of the data owner."""
-
-from idiolect.deploy.flower.relay import app
-
-__all__ = ["app"]
-'''
-
-
+# -- a new folder ----------------------------------------------------------------------------------
 def create(folder: Path, deployment: Deployment) -> DeploymentFolder:
     """Write everything; SettingError where there is a deployment already."""
     if (folder / FILE).exists():
         raise SettingError(f"directory: {folder} holds a deployment already; choose another")
     layout = DeploymentFolder(private_folder(folder).absolute())
+    terms = deployment.terms
     deployment.write(layout.folder)
     package = private_folder(layout.app / "idiolect_app")
-    write_atomic(layout.app / "pyproject.toml", APP.encode())
+    _write(layout.app / "pyproject.toml", "app.toml")
+    _write(package / "server_app.py", "server_app.txt")
+    _write(package / "client_app.py", "client_app.txt")
     write_atomic(package / "__init__.py", b"")
-    write_atomic(package / "server_app.py", SERVER_APP.encode())
-    write_atomic(package / "client_app.py", CLIENT_APP.encode())
-    terms = deployment.terms
     if not terms.insecure:
         certify(layout, deployment)
         private_folder(layout.keys)
         for number in range(1, terms.sites + 1):
             public = make_site_key(layout.site(number) / "node.key")
             write_atomic(layout.keys / f"site-{number}.pub", public)
-    _scripts(layout, terms.sites)
-    write_atomic(layout.folder / "README.md", _readme(layout, deployment).encode())
+    roles = {f"site-{n}": f"site . {n}" for n in range(1, terms.sites + 1)}
+    for name, role in {"server": "server .", **roles}.items():
+        _write_scripts(layout, name, role)
+    _write_readme(layout, deployment)
     return layout
 
 
 def certify(layout: DeploymentFolder, deployment: Deployment) -> None:
     """New certificates for the server."""
-    host = deployment.terms.host
-    names = [host, *(n for n in ("localhost", "127.0.0.1") if n != host)]
-    make_authority(layout.certificates, names)
+    names = dict.fromkeys((deployment.terms.host, "localhost", "127.0.0.1"))
+    make_authority(layout.certificates, list(names))
 
 
-def _scripts(layout: DeploymentFolder, sites: int) -> None:
-    roles = {"server": "server ."} | {f"site-{n}": f"site . {n}" for n in range(1, sites + 1)}
-    units = private_folder(layout.folder / "systemd")
-    python = shlex.quote(sys.executable)
-    for name, role in roles.items():
-        command = f"{python} -m idiolect_command deploy {role}"
-        script = layout.folder / f"{name}.sh"
-        lines = ["#!/bin/sh", 'cd "$(dirname "$0")" || exit 1', f"exec {command}", ""]
-        write_atomic(script, "\n".join(lines).encode())
-        script.chmod(0o700)
-        unit = f"""\
-[Unit]
-Description=idiolect {name}
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-WorkingDirectory={layout.folder}
-ExecStart={command}
-Restart=always
-RestartSec=5
-TimeoutStopSec=60
-
-[Install]
-WantedBy=default.target
-"""
-        write_atomic(units / f"idiolect-{name}.service", unit.encode())
+def _write_scripts(layout: DeploymentFolder, name: str, role: str) -> None:
+    """How a role is started: by hand, and by systemd."""
+    command = f"{shlex.quote(sys.executable)} -m idiolect_command deploy {role}"
+    script = layout.folder / f"{name}.sh"
+    _write(script, "start.sh", command=command)
+    script.chmod(0o700)
+    unit = private_folder(layout.folder / "systemd") / f"idiolect-{name}.service"
+    _write(unit, "unit.service", name=name, folder=layout.folder, command=command)
 
 
-def _readme(layout: DeploymentFolder, deployment: Deployment) -> str:
+def _write_readme(layout: DeploymentFolder, deployment: Deployment) -> None:
     terms, data = deployment.terms, deployment.data
-    if data["kind"] == "table":
+    if data["kind"] == TABLE:
         form = f"a table with the target `{data['target']}` and {len(data['features'])} features"
         example = f"--data visits.csv --target {data['target']}"
     else:
         form = f"arrays of {data['inputs']}, {data['classes']} classes"
         example = "--data NAME"
-    secure = (
-        "TLS, and every site proves its key"
-        if not terms.insecure
-        else "**without TLS and without keys: for trials on one machine only**"
-    )
-    return f"""\
-# A federation of {terms.sites} sites
+    secure = "TLS, and every site proves its key"
+    if terms.insecure:
+        secure = "**without TLS and without keys: for trials on one machine only**"
+    facts = {"sites": terms.sites, "method": deployment.plan.method, "folder": layout.folder.name}
+    path = layout.folder / "README.md"
+    _write(path, "README.md", **facts, form=form, example=example, secure=secure)
 
-{deployment.plan.method}, on {form}; {secure}. `deployment.toml` says everything; docs/deploy.md of
-idiolect explains it.
 
-## The server
-
-```sh
-pip install 'idiolect[flower]'
-cd {layout.folder.name}
-idiolect deploy server .        # stays in the foreground; or: systemd/idiolect-server.service
-idiolect deploy run .           # in another terminal: trains, shows the table
-idiolect deploy stop .
-```
-
-Resume a stopped run with `idiolect deploy run . --resume`.
-
-## A site
-
-It needs `deployment.toml`, `certificates/ca.crt` and its own folder `sites/N` (remove the folder
-from the server's machine then: the key in it is the site's alone). The data stay where they are.
-
-```sh
-pip install 'idiolect[flower]'
-idiolect host start {example} --state sites/1/state --site NAME
-idiolect deploy site . 1        # in another terminal; or: systemd/idiolect-site-1.service
-```
-
-What has left the site so far: `idiolect host status --state sites/1/state`. Its own model:
-`idiolect host export --state sites/1/state`.
-
-A site that makes its own key (`ssh-keygen -t ecdsa -b 384 -N "" -f sites/1/node.key`) gives the
-server `node.key.pub`, which goes into `keys/`.
-"""
+def _write(path: Path, template: str, **values: object) -> None:
+    text = (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8")
+    write_atomic(path, Template(text).substitute(values).encode())

@@ -57,6 +57,20 @@ def say_why() -> None:
     vars(fleet_handlers)["activate_node"] = activate_node
 
 
+def command(host: str, port: int, place: Path, certificates: Path | None) -> list[str]:
+    """How it is started, with key, secret and database in a folder; None: without TLS."""
+    words = [sys.executable, "-m", __name__, "--key", f"{place / 'key'}"]
+    words += ["--host", host, "--port", str(port), "--isolation", "process"]
+    words += ["--disable-runtime-dependency-installation"]
+    words += ["--database", f"{place / 'superlink.db'}"]
+    words += ["--superexec-auth-secret-file", f"{place / 'secret'}"]
+    if certificates is None:
+        return [*words, "--insecure"]
+    words += ["--ssl-ca-certfile", f"{certificates / 'ca.crt'}", "--enable-supernode-auth"]
+    words += ["--ssl-certfile", f"{certificates / 'server.crt'}"]
+    return [*words, "--ssl-keyfile", f"{certificates / 'server.key'}"]
+
+
 def main(arguments: list[str]) -> None:
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink

@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .clients import look_sooner, read, runtime
@@ -124,6 +125,25 @@ def connect(arguments: list[str]) -> None:
     vars(loop)["_push_messages"] = answer_all(loop._push_messages)
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
+
+
+def commands(
+    superlink: str, port: int, place: Path, line: Path, authority: Path | None
+) -> dict[str, list[str]]:
+    """How both are started, with key and secret in a folder; without an authority: without TLS."""
+    connecting = [sys.executable, "-m", __name__, "connect"]
+    connecting += ["--superlink", superlink, "--isolation", "process"]
+    connecting += ["--host", "127.0.0.1", "--port", str(port)]
+    connecting += ["--superexec-auth-secret-file", f"{place / 'secret'}"]
+    connecting += ["--node-config", f'socket="{line}"']
+    if authority is None:
+        connecting += ["--insecure"]
+    else:
+        connecting += ["--root-certificates", f"{authority}"]
+        connecting += ["--auth-supernode-private-key", f"{place / 'node.key'}"]
+    answering = [sys.executable, "-m", __name__, "answer"]
+    answering += ["--address", f"127.0.0.1:{port}", "--secret", f"{place / 'secret'}"]
+    return {"supernode": connecting, "relay": answering}
 
 
 def main(arguments: list[str]) -> None:
