@@ -265,7 +265,10 @@ def test_the_part_that_differs_between_clients_is_found(part):
     [
         ({"parts": "layer:3"}, "layer:1 to layer:2"),
         ({"parts": "all"}, "must leave something to share"),
-        ({"start": "local"}, "start: local has no shared model to start from"),
+        (
+            {"start": "local"},
+            "start must be a method that has a shared model, such as fedavg, got local",
+        ),
         ({"adapter": "lora"}, "one of low-rank, bottleneck, conv"),
         ({"rank": -1}, "rank"),
         ({"private_start": "kept"}, "'common' or 'random'"),

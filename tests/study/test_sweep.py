@@ -16,7 +16,7 @@ from idiolect.core.knobs import SettingError
 from idiolect.run.plan import Plan
 from idiolect.study import jobs as grid
 from idiolect.study.many import Stock, Sweep, Trial, run_many
-from idiolect.study.space import read_axes
+from idiolect.study.space import read_grid
 from idiolect.study.sweep import sweep_plans
 from idiolect.testing import federation
 from study.tiny_jobs import Deadly, Square
@@ -119,7 +119,7 @@ def test_a_grid_that_makes_no_sense_is_refused_before_anything_runs(name, monkey
 
 def test_a_text_without_values_is_refused():
     with pytest.raises(SettingError, match="NAME=VALUE"):
-        read_axes(["lr"])
+        read_grid(["lr"])
     with pytest.raises(SettingError, match="got lr twice"):
         sweep_plans(plans("fedavg"), ["lr=0.1", "lr=0.2"])
     with pytest.raises(SettingError, match="seeds must be a whole number >= 1, got 0"):

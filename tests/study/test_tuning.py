@@ -388,7 +388,7 @@ def test_no_validation_data():
 
 BAD = {
     "a key that no method has": ({"grid": {"lamda": [1]}}, "did you mean 'lam'"),
-    "an empty grid": ({"grid": {}}, "grid: it is empty"),
+    "an empty grid": ({"grid": {}}, "grid must be NAME=VALUE"),
     "no values": ({"grid": {"lr": []}}, "lr must have at least one value"),
     "a grid and trials": ({"grid": {"lr": [1]}, "trials": 3}, "must not be given together"),
     "two kinds of grid": ({"grid": ["paper", "lr=1"]}, "either that of a paper"),

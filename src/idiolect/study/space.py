@@ -42,97 +42,93 @@ NOT_VARIED = {
 }
 
 
-@dataclass(frozen=True)
-class Axis:
-    """A name with the values that it takes."""
-
-    name: str  # as given: "lr", "data.clients"
-    values: tuple[Any, ...]
-
-    @property
-    def part(self) -> str:
-        """ "data" or "model" or the like where the name says so; "" where it does not."""
-        head, dot, _ = self.name.partition(".")
-        return head if dot else ""
-
-    @property
-    def key(self) -> str:
-        """The name of the setting itself."""
-        return self.name.rpartition(".")[2].replace("-", "_")
-
-    def place(self, kind: type[Method]) -> str:
-        """Which of `PARTS` it varies for a method; "" where this method has no such setting."""
-        if self.part:
-            return self.part if self.part != "method" or self.key in _fields(kind) else ""
-        if self.key in _fields(kind):
-            return "method"
-        return "run" if self.key in _settings() else ""
+Grid = dict[str, tuple[Any, ...]]  # name of a field, setting or option -> its values
 
 
-def read_axes(grid: Mapping[str, Any] | Iterable[str]) -> list[Axis]:
-    """Axes from names with lists of values, or from texts.
+def place_of(name: str, kind: type[Method]) -> tuple[str, str]:
+    """Which of `PARTS` a name varies for a method, and its key there; "" for none of this method.
 
-    >>> read_axes(["lr=0.1,0.01", "channel=none,qsgd(levels=4, norm=inf)"])[1].values
+    >>> from idiolect.methods import Ditto
+    >>> place_of("lam", Ditto), place_of("data.classes-per-client", Ditto), place_of("mu", Ditto)
+    (('method', 'lam'), ('data', 'classes_per_client'), ('', 'mu'))
+    """
+    part, key = _part_and_key(name)
+    if part:
+        return ("" if part == "method" and key not in _fields(kind) else part), key
+    if key in _fields(kind):
+        return "method", key
+    return ("run" if key in _settings() else ""), key
+
+
+def _part_and_key(name: str) -> tuple[str, str]:
+    head, dot, _ = name.partition(".")
+    return head if dot else "", name.rpartition(".")[2].replace("-", "_")
+
+
+def read_grid(grid: Mapping[str, Any] | Iterable[str]) -> Grid:
+    """A grid from names with lists of values, or from texts.
+
+    >>> read_grid(["lr=0.1,0.01", "channel=none,qsgd(levels=4, norm=inf)"])["channel"]
     ('none', 'qsgd(levels=4, norm=inf)')
-    >>> read_axes({"lam": [0.1, 1.0]})
-    [Axis(name='lam', values=(0.1, 1.0))]
+    >>> read_grid({"lam": [0.1, 1.0]})
+    {'lam': (0.1, 1.0)}
     """
     pairs: list[tuple[str, Any]] = []
     if isinstance(grid, Mapping):
-        pairs = list(grid.items())
+        pairs = [(str(name), values) for name, values in grid.items()]
     else:
         for text in grid:
             name, equals, values = str(text).partition("=")
             if not equals:
                 raise SettingError(f"grid must be NAME=VALUE,VALUE,..., got {text!r}")
             pairs.append((name.strip(), [v.strip() for v in split_outside(values, ",")]))
-    return [_axis(str(name), values) for name, values in pairs]
+    axes: Grid = {}
+    for name, values in pairs:
+        if name in axes:
+            raise SettingError(f"grid must have different names, got {name} twice")
+        _check_axis(name, values)
+        axes[name] = tuple(values)
+    return axes
 
 
-def _axis(name: str, values: Any) -> Axis:
+def _check_axis(name: str, values: Any) -> None:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise SettingError(f"grid: {name} must be a list of values, got {values!r}")
-    axis = Axis(name, tuple(values))
-    if not [v for v in axis.values if v != ""]:
+    if not [v for v in values if v != ""]:
         raise SettingError(f"grid: {name} must have at least one value, got none")
-    if len(set(map(repr, axis.values))) < len(axis.values):
+    if len(set(map(repr, values))) < len(values):
         raise SettingError(f"grid: {name} must have different values, got one twice")
-    if axis.part and axis.part not in PARTS:
-        raise nearest(axis.part, PARTS, f"part of a run in grid {name!r}")
-    if axis.part in ("", "run") and axis.key in NOT_VARIED:
-        raise SettingError(f"grid must not vary {axis.key}, which is {NOT_VARIED[axis.key]}")
-    if axis.part == "run" and axis.key not in _settings():
-        raise nearest(axis.key, _settings(), "run setting in the grid")
-    return axis
+    part, key = _part_and_key(name)
+    if part and part not in PARTS:
+        raise nearest(part, PARTS, f"part of a run in grid {name!r}")
+    if part in ("", "run") and key in NOT_VARIED:
+        raise SettingError(f"grid must not vary {key}, which is {NOT_VARIED[key]}")
+    if part == "run" and key not in _settings():
+        raise nearest(key, _settings(), "run setting in the grid")
 
 
-def check_axes(axes: Sequence[Axis], kinds: Sequence[type[Method]]) -> None:
-    """Refuse a name twice, or one that no method of the sweep has."""
-    names = [axis.name for axis in axes]
+def check_names(what: str, names: Iterable[str], kinds: Sequence[type[Method]]) -> None:
+    """Refuse a name that no method has."""
     for name in names:
-        if names.count(name) > 1:
-            raise SettingError(f"grid must have different names, got {name} twice")
-    for axis in axes:
-        if not any(axis.place(kind) for kind in kinds):
-            names_of_all = {name for kind in kinds for name in _fields(kind)} | _settings()
-            raise nearest(
-                axis.key, names_of_all, "field of these methods, or run setting, in the grid"
-            )
+        if not any(place_of(name, kind)[0] for kind in kinds):
+            known = {field for kind in kinds for field in _fields(kind)} | _settings()
+            key = _part_and_key(name)[1]
+            raise nearest(key, known, f"{what}: field of these methods, or run setting")
 
 
-def refuse_data_and_model(what: str, axes: Iterable[Axis], reason: str) -> None:
+def refuse_data_and_model(what: str, names: Iterable[str], reason: str) -> None:
     """Refuse to vary the data or the model."""
-    for axis in axes:
-        if axis.part in ("data", "model"):
-            raise SettingError(f"{what} must not vary {axis.name} {reason}")
+    for name in names:
+        if _part_and_key(name)[0] in ("data", "model"):
+            raise SettingError(f"{what} must not vary {name} {reason}")
 
 
 def vary(plan: Plan, values: Mapping[str, Any]) -> Plan:
     """The plan with other values, by name: of fields of the method, run settings, ..."""
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     for name, value in values.items():
-        axis = Axis(name, ())
-        parts[axis.place(plan.method_class)][axis.key] = value
+        part, key = place_of(name, plan.method_class)
+        parts[part][key] = value
     return replace(
         plan,
         method_fields={**plan.method_fields, **parts["method"]},
@@ -143,11 +139,11 @@ def vary(plan: Plan, values: Mapping[str, Any]) -> Plan:
     )
 
 
-def combinations(plan: Plan, axes: Sequence[Axis]) -> Iterator[Plan]:
-    """The plan with every choice of values on the axes that its method has."""
-    mine = [axis for axis in axes if axis.place(plan.method_class)]
-    for values in itertools.product(*(axis.values for axis in mine)):
-        yield vary(plan, dict(zip((axis.name for axis in mine), values, strict=True)))
+def combinations(plan: Plan, grid: Grid) -> Iterator[Plan]:
+    """The plan with every choice of values for the names that its method has."""
+    mine = {n: values for n, values in grid.items() if place_of(n, plan.method_class)[0]}
+    for choice in itertools.product(*mine.values()):
+        yield vary(plan, dict(zip(mine, choice, strict=True)))
 
 
 def _fields(kind: type[Method]) -> set[str]:
@@ -311,7 +307,9 @@ def read_space(source: Mapping[str, Any] | str | Path, kinds: list[type[Method]]
             "space: it is empty; lines such as lr = {low = 0.001, high = 1, log = true} or "
             "steps = [1, 5, 20]"
         )
-    return {name: _entry(name, entry, kinds) for name, entry in content.items()}
+    refuse_data_and_model("space", content, ONE_FEDERATION)
+    check_names("space", content, kinds)
+    return {name: _entry(name, entry, _is_whole(name, kinds)) for name, entry in content.items()}
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -328,8 +326,13 @@ def read_file(path: Path) -> dict[str, Any]:
         raise SettingError(f"space: {path} is not TOML: {error}") from None
 
 
-def _entry(name: str, entry: Any, kinds: list[type[Method]]) -> Range | tuple[Any, ...]:
-    whole = _place(name, kinds)
+def _is_whole(name: str, kinds: list[type[Method]]) -> bool:
+    places = ((kind, *place_of(name, kind)) for kind in kinds)
+    kind, part, key = next((kind, part, key) for kind, part, key in places if part)
+    return kinds_of(kind if part == "method" else Settings).get(key) is int
+
+
+def _entry(name: str, entry: Any, whole: bool) -> Range | tuple[Any, ...]:
     if isinstance(entry, list | tuple):
         if not entry:
             raise SettingError(f"space: {name} must have at least one choice, got none")
@@ -355,19 +358,6 @@ def _entry(name: str, entry: Any, kinds: list[type[Method]]) -> Range | tuple[An
     if whole and not (low.is_integer() and high.is_integer()):
         raise SettingError(f"space: low and high of {name} must be whole numbers, as {name} is one")
     return Range(low, high, log, whole)
-
-
-def _place(name: str, kinds: list[type[Method]]) -> bool:
-    """Whether it is a whole number; refuses a name that nothing has."""
-    axis = Axis(name, ())
-    refuse_data_and_model("space", [axis], ONE_FEDERATION)
-    for kind in kinds:
-        place = axis.place(kind)
-        if place:
-            return kinds_of(kind if place == "method" else Settings).get(axis.key) is int
-    names = {f.name for kind in kinds for f in dataclasses.fields(kind) if f.metadata}
-    names |= {f.name for f in dataclasses.fields(Settings)} - {"seed", "seeds"}
-    raise nearest(axis.key, names, "space: field of these methods, or run setting,")
 
 
 # -- by a rule -----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from ..host.settings import HostSettings
 from ..methods import label_of
 from ..models import adapt
 from ..models.adapters import KINDS
+from ..report.console import say
 from ..report.format import number
 from ..report.progress import style_of
 from ..report.tables import splits_table
@@ -90,7 +91,7 @@ def splits(
     tell: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Splits:
-    """Measure every part of a model that could be personal, and recommend one.
+    """FineTuning every part of a model that could be personal, and recommend one.
 
     `parts` names candidates, separated by semicolons ("input;head;adapter,norms"); without it there
     is one for each block or layer, for norms, for biases, and for adapters of inner width `rank`
@@ -104,13 +105,11 @@ def splits(
     >>> import idiolect as il
     >>> federation = il.data.load("digits", clients=4)
     >>> model = lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="16")
-    >>> found = il.splits(model, federation, rounds=5, finetune_steps=5)
-    >>> [row["part"] for row in found.rows]
+    >>> splits = il.splits(model, federation, rounds=5, finetune_steps=5)
+    >>> [row["part"] for row in splits.rows]
     ['none', 'layer:1', 'layer:2', 'biases', 'adapter', 'all']
     """
     whole, _ = read_task(task, federation)
-    start_settings = _given(settings, whole)
-    run_settings = build(Settings, start_settings, "run")
     if not bool(federation.sizes("valid").any()):
         raise SettingError(
             "data: no client has validation data, which decide between splits; "
@@ -118,9 +117,15 @@ def splits(
         )
     if private_start not in ("common", "random"):
         raise SettingError(f"private_start must be 'common' or 'random', got {private_start!r}")
+    rounds = 0 if whole.initial.weights else ROUNDS  # weights are a start
+    evaluation = with_role(Settings, EVALUATION)
+    given = {name: value for name, value in settings.items() if name not in evaluation}
+    given = {"rounds": rounds, **given}
+    run_settings = build(Settings, given, "run")
+    seeds = range(run_settings.seed, run_settings.seed + run_settings.seeds)
     method = read_method(start)
     bound = whole.under(run_settings.numerics(run_settings.seed))
-    parts_to_try = [
+    split_candidates = [
         SplitCandidate(NOTHING),
         *candidates(bound, parts, rank, adapter),
         SplitCandidate(EVERYTHING),
@@ -128,55 +133,49 @@ def splits(
     steps = run_settings.finetune_steps or STEPS
     rates = [run_settings.finetune_lr] if "finetune_lr" in settings else RATES
     unseen = federation.without("test")
-    report_line = tell or (_line if style_of(progress) == "bar" else _silent)
-    for_run = {n: v for n, v in start_settings.items() if not n.startswith("finetune_")}
+    report_line = tell or (say if style_of(progress) == "bar" else lambda text: None)
+    for_run = {name: value for name, value in given.items() if not name.startswith("finetune_")}
     if report is not None:
         progress = report(label_of(method), run_settings.seed, run_settings.rounds)
     result = run(method, whole, unseen, progress=progress, **for_run, eval_every=0)
-    measured: list[list[Measured]] = []
+    scores: list[list[SplitScores]] = []  # by seed and candidate
     with torch_threads(run_settings.threads):
-        for seed in range(run_settings.seed, run_settings.seed + run_settings.seeds):
+        for seed in seeds:
             session = result.session(seed)
             x0 = session.server.handover()
             if x0 is None:
                 raise SettingError(
-                    f"start: {label_of(method)} has no shared model to start from; "
-                    "a method such as fedavg"
+                    f"start must be a method that has a shared model, such as fedavg, got "
+                    f"{label_of(method)}"
                 )
             people = session.people.evaluated
             people = people[federation.sizes("train")[people] > 0]
-            keys = streams.name_keys(federation.names)[people.numpy()]
-            data = unseen.to(run_settings.device, DTYPES[run_settings.dtype])
-            random = private_start == "random"
-            measure = Measure(data, people, keys, run_settings, seed, steps, random)
-            one = [
-                _one(
-                    measure,
-                    session.contract.task,
-                    x0,
-                    c,
-                    rates,
-                    report_line,
-                    f"{i + 1} of {len(parts_to_try)}",
+            tuning = FineTuning(
+                unseen.to(run_settings.device, DTYPES[run_settings.dtype]),
+                people,
+                streams.name_keys(federation.names)[people.numpy()],
+                run_settings,
+                seed,
+                steps,
+                private_start == "random",
+            )
+            scores.append([])
+            for number, candidate in enumerate(split_candidates, 1):
+                on, split, model = candidate.on(session.contract.task, x0)
+                outcome = tuning(on, split, model, rates if len(split.w) else rates[:1])
+                scores[-1].append(outcome)
+                loss = float(outcome.loss["valid"].sum() / unseen.sizes("valid")[people].sum())
+                report_line(
+                    f"seed {seed}: {candidate.name} ({number} of {len(split_candidates)}), "
+                    f"validation loss {loss:.4f}"
                 )
-                for i, c in enumerate(parts_to_try)
-            ]
-            measured.append(one)
     sizes = {s: federation.sizes(s)[people].double() for s in ("train", "valid")}
-    clients_heard = run_settings.sampled(len(people), method.traits.hears_all)
+    heard = run_settings.sampled(len(people), method.traits.hears_all)
     rows = [
-        _row(
-            c,
-            whole,
-            bound,
-            [seed[i] for seed in measured],
-            sizes,
-            clients_heard,
-            federation.classes,
-        )
-        for i, c in enumerate(parts_to_try)
+        _row(candidate, bound, [one[i] for one in scores], sizes, heard, federation.classes)
+        for i, candidate in enumerate(split_candidates)
     ]
-    _against_best(rows, measured, sizes["valid"])
+    _against_best(rows, scores, sizes["valid"])
     choice, reasons = choose(rows, len(people))
     facts = {
         "data": federation.name,
@@ -184,8 +183,8 @@ def splits(
         "d": whole.d,
         "start": {"method": label_of(method), "rounds": run_settings.rounds},
         "finetune": {"steps": steps, "rates": rates, "private_start": private_start},
-        "seeds": list(range(run_settings.seed, run_settings.seed + run_settings.seeds)),
-        "heard": clients_heard,
+        "seeds": list(seeds),
+        "heard": heard,
     }
     title = (
         f"{federation.name}: {len(people):,} clients, d = {whole.d:,}; "
@@ -195,44 +194,10 @@ def splits(
     return Splits(rows, choice, reasons, title, facts)
 
 
-def _given(settings: dict[str, Any], task: Task) -> dict[str, Any]:
-    """The settings of the start: with weights it is those."""
-    rounds = 0 if task.initial.weights else ROUNDS
-    evaluation = with_role(Settings, EVALUATION)
-    return {"rounds": rounds, **{n: v for n, v in settings.items() if n not in evaluation}}
-
-
-def _line(text: str) -> None:
-    from ..report.console import say
-
-    say(text)
-
-
-def _silent(text: str) -> None:
-    pass
-
-
-def _one(
-    measure: Measure,
-    task: Task,
-    start: Tensor,
-    candidate: SplitCandidate,
-    rates: list[float],
-    tell: Callable[[str], None],
-    place: str,
-) -> Measured:
-    on, split, x0 = candidate.on(task, start)
-    outcome = measure(on, split, x0, rates if len(split.w) else rates[:1])
-    loss = float(outcome.loss["valid"].sum() / measure.data.sizes("valid")[measure.clients].sum())
-    tell(f"seed {measure.seed}: {candidate.name} ({place}), validation loss {number(loss)}")
-    return outcome
-
-
 def _row(
     candidate: SplitCandidate,
-    plain_task: Task,
     bound: Task,
-    seeds: list[Measured],
+    seeds: list[SplitScores],
     sizes: dict[str, Tensor],
     clients_heard: int,
     classes: int,
@@ -267,7 +232,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _against_best(
-    rows: list[dict[str, Any]], measured: list[list[Measured]], sizes: Tensor
+    rows: list[dict[str, Any]], measured: list[list[SplitScores]], sizes: Tensor
 ) -> None:
     """The gap of every row to the best partial one, and its standard error, into the rows.
 
@@ -450,7 +415,7 @@ def _all(parts: Parts) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SplitScores:
     """One candidate with one learning rate: float64[K], of each client."""
 
     lr: float
@@ -462,7 +427,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Measure:
+class FineTuning:
     """Clients at work: their data, and how they step."""
 
     data: Federation
@@ -473,7 +438,7 @@ class Measure:
     steps: int
     random: bool = False  # whether the private part starts at random, as FFGG's does
 
-    def __call__(self, task: Task, split: Split, start: Tensor, rates: list[float]) -> Measured:
+    def __call__(self, task: Task, split: Split, start: Tensor, rates: list[float]) -> SplitScores:
         """The rate with the least validation loss; what the gradient is at its end."""
         validation = Evaluator(task, self.data, "valid")
         best = math.inf
@@ -486,7 +451,7 @@ class Measure:
         train = self._scores(task, Evaluator(task, self.data, "train"), x)
         before, after, total = self._gradients(task, split, start, x)
         clients = self.clients
-        return Measured(
+        return SplitScores(
             lr,
             {"train": train.loss[clients], "valid": valid.loss[clients]},
             {"train": train.hits[clients], "valid": valid.hits[clients]},

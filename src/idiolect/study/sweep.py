@@ -13,9 +13,7 @@ from ..run.plan import AnyMethod, AnyModel, Plan, read_task
 from ..run.settings import Settings
 from ..run.typed_settings import RunSettings
 from .many import Stock, Sweep, Watch, run_many
-from .space import Axis, check_axes, combinations, read_axes, refuse_data_and_model
-
-Grid = Mapping[str, Any] | Iterable[str]
+from .space import Grid, check_names, combinations, read_grid, refuse_data_and_model
 
 
 def sweep(
@@ -23,7 +21,7 @@ def sweep(
     task: AnyModel,
     federation: Federation,
     *,
-    grid: Grid = (),
+    grid: Mapping[str, Any] | Iterable[str] = (),
     jobs: int = 0,
     directory: str | Path | None = None,
     watch: Watch | None = None,
@@ -49,7 +47,7 @@ def sweep(
     specs = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
     own_objects = {"settings": dict(settings), "data": "", "model": ""}
     plans = [Plan.of(spec, **own_objects) for spec in specs]
-    axes = read_axes(grid)
+    axes = read_grid(grid)
     refuse_data_and_model("grid", axes, "of objects; sweep over plans, where data have names")
     points = _combinations(plans, [plan.method for plan in plans], axes)
     return run_many(
@@ -60,20 +58,20 @@ def sweep(
         directory=None if directory is None else Path(directory),
         watch=watch,
         title=f"{federation.name}: {federation.clients} clients, d = {whole.d}",
-        manifest={"grid": {axis.name: list(axis.values) for axis in axes}},
+        manifest={"grid": axes},
     )
 
 
 def sweep_plans(
     plans: Sequence[Plan],
-    grid: Grid = (),
+    grid: Mapping[str, Any] | Iterable[str] = (),
     *,
     jobs: int = 0,
     directory: Path | None = None,
     watch: Watch | None = None,
 ) -> Sweep:
     """The same for plans, whose data and model have names: the grid may vary those too."""
-    axes = read_axes(grid)
+    axes = read_grid(grid)
     names = [plan.method + _values(plan.method_fields) + plan.note for plan in plans]
     stock = Stock()
     points = [stock.add(point) for point in _combinations(plans, names, axes)]
@@ -87,20 +85,17 @@ def sweep_plans(
         directory=directory,
         watch=watch,
         title=f"{len(stock.data)} data sets" if several else f"{one.name}: {one.clients} clients",
-        manifest={
-            "plans": [plan.as_dict() for plan in plans],
-            "grid": {axis.name: list(axis.values) for axis in axes},
-        },
+        manifest={"plans": [plan.as_dict() for plan in plans], "grid": axes},
     )
 
 
-def _combinations(plans: Sequence[Plan], names: Sequence[str], axes: Sequence[Axis]) -> list[Plan]:
+def _combinations(plans: Sequence[Plan], names: Sequence[str], grid: Grid) -> list[Plan]:
     """Every plan with every choice of values, called by its name in the table."""
     if not plans:
         raise SettingError("methods must be at least one, got none")
-    check_axes(axes, [plan.method_class for plan in plans])
+    check_names("grid", grid, [plan.method_class for plan in plans])
     named = [Plan.of(plan, name=name) for plan, name in zip(plans, names, strict=True)]
-    return [point for plan in named for point in combinations(plan, axes)]
+    return [point for plan in named for point in combinations(plan, grid)]
 
 
 def _values(values: Mapping[str, Any]) -> str:

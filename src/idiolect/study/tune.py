@@ -6,12 +6,12 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from ..core.columns import Column, FittedTable
-from ..core.documents import expect_fields, plain, toml_sections
+from ..core.documents import decode, plain, toml_sections
 from ..core.files import read_json, write_atomic, write_csv, write_json
 from ..core.knobs import SettingError, build, check, kinds_of, written
 from ..core.text import shown
@@ -33,16 +33,16 @@ from .search import Cost, Criterion, Search, Standing, check_validation_data, se
 from .space import (
     ANY,
     ONE_FEDERATION,
-    Axis,
     Space,
-    check_axes,
+    check_names,
     combinations,
     derived_space,
     grid_of,
     is_compressor,
     papers,
-    read_axes,
+    place_of,
     read_file,
+    read_grid,
     read_space,
     refuse_data_and_model,
 )
@@ -151,7 +151,7 @@ def _tune(
     }
     jobs = jobs or (1 if spaces else 0)
     if directory is not None:
-        _begin(directory, {**manifest, **how.as_dict(), **({"jobs": jobs} if spaces else {})})
+        _begin(directory, {**manifest, **asdict(how), **({"jobs": jobs} if spaces else {})})
     folders = {name: None if directory is None else directory / name for name in (SEARCH, FINAL)}
     stock = Stock(
         {plan.data: federation for plan in contenders}, {plan.model: task for plan in contenders}
@@ -261,27 +261,26 @@ def _contender(spec: AnyMethod | Plan) -> Plan:
 # -- what is searched -----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class How:
-    """What is searched, by what it is chosen, and under how many seeds."""
+    """What is searched, by what it is chosen, and under how many seeds. Plain data."""
 
-    paper: str = ""  # "paper", "lp-proj", ...; or
-    axes: tuple[Axis, ...] = ()  # a grid of one's own; or
-    space: Mapping[str, Any] | None = None  # a space of one's own, or derived ones, and
-    trials: int = 0
-    criterion: str = "pooled"
-    search_seeds: int = 1
+    grid: str | dict[str, list[Any]]  # of a paper, or one's own; or, where it is empty,
+    space: dict[str, Any] | None  # a space of one's own, or derived ones, and
+    trials: int
+    criterion: str
+    search_seeds: int
 
     def check(self, contenders: list[Plan]) -> dict[str, Space]:
         """Refuse what no method has; the spaces of the methods, where spaces are searched."""
-        for contender in contenders:
-            name = contender.short_name
-            if not self.paper and name != contender.method:
-                raise SettingError(
-                    f"methods: {name} is FedAvg through a channel, and known by that name "
-                    "to a paper's grid alone; write fedavg:channel=... for another search"
-                )
         kinds = [c.method_class for c in contenders]
-        if self.axes:
-            check_axes(self.axes, kinds)
+        if not isinstance(self.grid, str):
+            for contender in contenders:
+                if contender.short_name != contender.method:
+                    raise SettingError(
+                        f"methods: {contender.short_name} is FedAvg through a channel, and known "
+                        "by that name to a paper's grid alone; write fedavg:channel=... for "
+                        "another search"
+                    )
+            check_names("grid", self.grid, kinds)
         if not self.trials:
             return {}
         need_optuna()
@@ -290,18 +289,18 @@ class How:
         whole = read_space(self.space, kinds)
         spaces = {}
         for c in contenders:
-            mine = {name: e for name, e in whole.items() if Axis(name, ()).place(c.method_class)}
+            mine = {name: e for name, e in whole.items() if place_of(name, c.method_class)[0]}
             if not mine:
-                raise SettingError(f"space: nothing in it is a field of {c.name}")
+                raise SettingError(f"space must have a field of {c.name}, got none")
             spaces[c.name] = mine
         return spaces
 
     def candidates(self, contender: Plan, d: int) -> list[Plan]:
-        """The plans that are tried of a method, for a model of d numbers: of a grid."""
-        if not self.paper:
-            return list(combinations(contender, self.axes))
+        """The plans of a method in the grid, for a model of d numbers."""
+        if not isinstance(self.grid, str):
+            return list(combinations(contender, read_grid(self.grid)))
         rounds = contender.make_settings().rounds
-        grid = grid_of(self.paper, contender.short_name)
+        points = grid_of(self.grid, contender.short_name).plans(d, rounds, contender.method_fields)
         return [
             replace(
                 contender,
@@ -309,38 +308,18 @@ class How:
                 own={**contender.own, **point.own},
                 varied=point.varied,
             )
-            for point in grid.plans(d, rounds, contender.method_fields)
+            for point in points
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for the directory of a tuning; the inverse is `How.read`."""
-        return plain(
-            {
-                "grid": self.paper or {axis.name: list(axis.values) for axis in self.axes},
-                "space": None if self.space is None else dict(self.space),
-                "trials": self.trials,
-                "criterion": self.criterion,
-                "search_seeds": self.search_seeds,
-            }
-        )
 
     @classmethod
     def read(cls, saved: dict[str, Any], where: str) -> How:
-        """The inverse of `as_dict`, of unknown origin."""
-        hints = {
-            "grid": str | dict[str, list[Any]],
-            "space": dict[str, Any] | None,
-            "trials": int,
-            "criterion": str,
-            "search_seeds": int,
-        }
-        fields = {name: saved.get(name) for name in hints}
+        """From tune.json, which is of unknown origin."""
         try:
-            expect_fields(fields, hints)
+            how = decode({f.name: saved.get(f.name) for f in dataclasses.fields(cls)}, cls)
         except ValueError as error:
             raise SettingError(f"{where}: {error}") from None
-        fields |= {"grid": None} if fields["trials"] else {"trials": None}
-        return read_how(**fields)  # type: ignore[arg-type]
+        grid, trials = (None, how.trials) if how.trials else (how.grid, None)
+        return read_how(grid, how.space, trials, how.criterion, how.search_seeds)
 
 
 def read_how(
@@ -352,8 +331,8 @@ def read_how(
 ) -> How:
     """What the user asked for; a paper's grid where nothing was asked for.
 
-    >>> read_how().paper, read_how("lp-proj").paper, read_how(trials=20).trials
-    ('paper', 'lp-proj', 20)
+    >>> read_how().grid, read_how(["lr=0.1,1"]).grid, read_how(trials=20).trials
+    ('paper', {'lr': ['0.1', '1']}, 20)
     """
     for name, number in (
         ("search_seeds", search_seeds),
@@ -365,29 +344,28 @@ def read_how(
         raise SettingError(
             "grid must not be given together with a space or trials; a grid is tried as a whole"
         )
-    how = How(criterion=criterion, search_seeds=search_seeds)
-    texts = [grid] if isinstance(grid, str) else grid
     if space is not None or trials:
         # the space by value: a file may change before a tuning is resumed
-        entries = space if isinstance(space, Mapping | None) else read_file(Path(space))
-        return replace(how, space=entries, trials=trials or TRIALS)
-    if texts is None:
-        return replace(how, paper=ANY)
+        entries = read_file(Path(space)) if isinstance(space, str | Path) else space
+        values = None if entries is None else dict(entries)
+        return How({}, values, trials or TRIALS, criterion, search_seeds)
+    texts = [ANY if grid is None else grid] if isinstance(grid, str | None) else grid
     if not isinstance(texts, Mapping):
         texts = list(texts)
         named = [text for text in texts if "=" not in str(text)]
         if named and len(texts) == 1:
-            return replace(how, paper=str(named[0]))
+            return How(str(named[0]), None, 0, criterion, search_seeds)
         if named:
             raise SettingError(
                 f"grid must be either that of a paper ({', '.join((ANY, *papers()))}) or your own, "
                 f"NAME=VALUE,VALUE,..., got {named[0]!r} together with another one"
             )
-    axes = tuple(read_axes(texts))
+    axes = read_grid(texts)
     if not axes:
-        raise SettingError("grid: it is empty; NAME=VALUE,VALUE,... or the name of a paper")
+        raise SettingError("grid must be NAME=VALUE,VALUE,... or the name of a paper, got nothing")
     refuse_data_and_model("grid", axes, ONE_FEDERATION)
-    return replace(how, axes=axes)
+    own_grid = {name: list(values) for name, values in axes.items()}
+    return How(own_grid, None, 0, criterion, search_seeds)
 
 
 # -- the result -----------------------------------------------------------------------------------
