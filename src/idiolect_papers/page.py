@@ -176,8 +176,9 @@ def page_from_text(
 
     `verdicts` has for every statement whether it holds, or a verdict in words; a statement whose
     verdict is None is left out, and one that is made several times, of every data set, has a
-    verdict and facts for each. `more_claims` follow those of the file. `parts` are the tables,
-    panels and figures of `Page`, and words that go before those of the file.
+    verdict and facts for each. `more_claims` follow those of the file. `parts` are the tables (by
+    title, or by its key in the file), panels and figures of `Page`, and words that go before those
+    of the file.
 
     With `shared`, the words are in that file, which has statements of other pages too.
     """
@@ -194,7 +195,11 @@ def page_from_text(
     if "order" in words:
         filled["order"] = words["order"]
     reasons = words.get("reasons", {}) | parts.pop("reasons", {})
-    return Page(name, claims=[*claims, *more_claims], reasons=reasons, **filled, **parts)
+    titles = {key: title.format_map(facts) for key, title in words.get("tables", {}).items()}
+    tables = {titles.get(key, key): rows for key, rows in parts.pop("tables", {}).items()}
+    return Page(
+        name, claims=[*claims, *more_claims], reasons=reasons, tables=tables, **filled, **parts
+    )
 
 
 # -- a page from its stored figures ---------------------------------------------------------------

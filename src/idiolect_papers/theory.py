@@ -94,6 +94,18 @@ class Slope:
 
 
 @dataclass(frozen=True)
+class ConvergenceRun(Work):
+    """A run of so many rounds: one of several repetitions."""
+
+    rounds: int
+    repetition: int = 0
+    own: bool = False  # with the theorem's own step sizes, or with practical ones
+
+    def cost(self) -> float:
+        return self.rounds
+
+
+@dataclass(frozen=True)
 class Curve(Generic[W]):
     """What repetitions of a run measured, over x."""
 

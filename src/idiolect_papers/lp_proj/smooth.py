@@ -19,10 +19,10 @@ from idiolect import LpProj
 
 from ..closed_forms.convergence import Scheduled, Smooth, draw_rounds, step_weights
 from ..closed_forms.problems import Robust
-from ..page import Row
+from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, one_thread
-from ..theory import Curve, guide, log_slope, spaced, theory_page, train
+from ..runs import one_thread
+from ..theory import ConvergenceRun, Curve, guide, log_slope, spaced, train
 
 CAP = 10_000  # gradient steps: never reached, so that every (3) is solved to ν
 FIRST = 8.0  # practical η̃_0: as large as F's own smoothness allows, λ L / (λ + L) < 1/4
@@ -96,19 +96,13 @@ class Theorem13Size:
 
 
 @dataclass(frozen=True)
-class ConstantStepRun(Work):
+class ConstantStepRun(ConvergenceRun):
     """A run of T rounds: mean ||∇F(w_t)||² over its rounds, exactly and by draws of t*."""
 
-    case: Nonconvex
-    rounds: int
-    batch: int
-    nu: float
-    shortest: int  # T for which the practical step is `FIRST`
-    own: bool = False  # the theorem's step, or the practical one
-    repetition: int = 0
-
-    def cost(self) -> float:
-        return self.rounds
+    case: Nonconvex = Nonconvex()
+    batch: int = 16
+    nu: float = 1e-8
+    shortest: int = 64  # T for which the practical step is `FIRST`
 
     def step(self) -> float:
         """η̃: that of the proof, or a larger one that depends on T in the same way."""
@@ -140,7 +134,7 @@ def write_theorem13(
     jobs = {
         label: {
             T: [
-                ConstantStepRun(case, T, size.batch, size.nu, size.rounds[0], own, repetition)
+                ConstantStepRun(T, repetition, own, case, size.batch, size.nu, size.rounds[0])
                 for repetition in range(1 if own else size.repetitions)
             ]
             for T in size.rounds
@@ -170,7 +164,12 @@ def write_theorem13(
     sampled, all_clients, _ = curves.values()
     slopes = [curve.slope("expected") for curve in curves.values()]
     theory = base.theory()
-    return theory_page(
+    lines = [curve.line(label, "expected", points=True) for label, curve in curves.items()]
+    for curve, power, label in ((sampled, 1 / 2, "1/√T"), (all_clients, 2 / 3, "1/T^(2/3)")):
+        first = 1.2 * curve.mean("expected")[0]
+        y = [first * (size.rounds[0] / T) ** power for T in size.rounds]
+        lines.append(Line(label, size.rounds, y, formula=True, style=6))
+    return page_from_text(
         name,
         facts={
             "size": size,
@@ -194,36 +193,7 @@ def write_theorem13(
             "rounds": list(size.rounds),
             "curves": {label: curve.rows["expected"].tolist() for label, curve in curves.items()},
         },
-        panels=[
-            Panel(
-                "Theorem 13",
-                "rounds T",
-                GRADIENT,
-                [
-                    *(
-                        curve.line(label, "expected", points=True)
-                        for label, curve in curves.items()
-                    ),
-                    *(
-                        Line(
-                            label,
-                            size.rounds,
-                            [
-                                1.2 * curve.mean("expected")[0] * (size.rounds[0] / T) ** power
-                                for T in size.rounds
-                            ],
-                            formula=True,
-                            style=6,
-                        )
-                        for curve, power, label in (
-                            (sampled, 1 / 2, "1/√T"),
-                            (all_clients, 2 / 3, "1/T^(2/3)"),
-                        )
-                    ),
-                ],
-                log="xy",
-            )
-        ],
+        panels=[Panel("Theorem 13", "rounds T", GRADIENT, lines, "xy")],
         seconds=time.monotonic() - began,
     ).write(folder)
 
@@ -242,18 +212,12 @@ class Theorem15Size:
 
 
 @dataclass(frozen=True)
-class ScheduledRun(Work):
+class ScheduledRun(ConvergenceRun):
     """A run: E ||∇F(w_t*)||² for several T, over t* exactly, and by draws for the last T."""
 
-    case: Nonconvex
-    rounds: int
-    batch: int
-    points: int
-    own: bool = False  # the theorem's first step, or the practical one
-    repetition: int = 0
-
-    def cost(self) -> float:
-        return self.rounds
+    case: Nonconvex = Nonconvex()
+    batch: int = 2
+    points: int = 40
 
     def schedule(self) -> Scheduled:
         theory = self.case.theory()
@@ -291,7 +255,7 @@ def write_theorem15(
     jobs = {
         label: [
             ScheduledRun(
-                case, size.own if own else size.rounds, size.batch, size.points, own, repetition
+                size.own if own else size.rounds, repetition, own, case, size.batch, size.points
             )
             for repetition in range(1 if own else size.repetitions)
         ]
@@ -330,7 +294,12 @@ def write_theorem15(
     late = [T for T in sampled.x if size.rounds / 20 <= T]
     rates = [log_slope(late, power) for power in (1 / 2, 2 / 3)]
     theory = base.theory()
-    return theory_page(
+    lines = [curve.line(label, "expected") for label, curve in curves.items()]
+    lines += [
+        guide(sampled.x, 1.3 * sampled.last("expected"), -1 / 2, "1/√T"),
+        guide(sampled.x, larger_beta.last("expected") / 1.5, -2 / 3, "1/T^(2/3)"),
+    ]
+    return page_from_text(
         name,
         facts={
             "size": size,
@@ -358,18 +327,6 @@ def write_theorem15(
             "rounds": sampled.x,
             "curves": {label: curve.rows["expected"].tolist() for label, curve in curves.items()},
         },
-        panels=[
-            Panel(
-                "Theorem 15",
-                "rounds T",
-                GRADIENT,
-                [
-                    *(curve.line(label, "expected") for label, curve in curves.items()),
-                    guide(sampled.x, 1.3 * sampled.last("expected"), -1 / 2, "1/√T"),
-                    guide(sampled.x, larger_beta.last("expected") / 1.5, -2 / 3, "1/T^(2/3)"),
-                ],
-                log="xy",
-            )
-        ],
+        panels=[Panel("Theorem 15", "rounds T", GRADIENT, lines, "xy")],
         seconds=time.monotonic() - began,
     ).write(folder)

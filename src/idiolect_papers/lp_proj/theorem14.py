@@ -15,10 +15,10 @@ import numpy as np
 
 from ..closed_forms import linear_solutions as solutions
 from ..closed_forms.convergence import Scheduled
-from ..page import Row
+from ..page import Row, page_from_text
 from ..panels import Line, Panel
 from ..runs import Work, one_thread
-from ..theory import Curve, Slope, guide, spaced, theory_page, train
+from ..theory import ConvergenceRun, Curve, Slope, guide, spaced, train
 from .quadratic import QuadraticCase
 
 NAME = "lp-proj-theorem14"
@@ -44,21 +44,15 @@ class Theorem14Size:
 
 
 @dataclass(frozen=True)
-class DistanceRun(Work):
+class DistanceRun(ConvergenceRun):
     """A run: how far w and the personal models are from the solution, at some rounds.
 
     For w, the mean over the rounds since the last of them: less noise at the same slope.
     """
 
-    case: QuadraticCase
-    own: bool  # ζ of the theorem, or the practical one
-    rounds: int
-    batch: int
-    points: int
-    repetition: int = 0
-
-    def cost(self) -> float:
-        return self.rounds
+    case: QuadraticCase = QuadraticCase()
+    batch: int = 2
+    points: int = 40
 
     def zeta(self) -> float:
         theory = self.case.theory()
@@ -129,7 +123,7 @@ def write(folder: Path, size: Theorem14Size | None = None, workers: int = 2) -> 
         case: QuadraticCase, rounds: int, own: bool = False, count: int = 1
     ) -> list[DistanceRun]:
         return [
-            DistanceRun(case, own, rounds, size.batch, size.points, repetition)
+            DistanceRun(rounds, repetition, own, case, size.batch, size.points)
             for repetition in range(count)
         ]
 
@@ -176,7 +170,7 @@ def write(folder: Path, size: Theorem14Size | None = None, workers: int = 2) -> 
         )
     )
     theory = base.theory()
-    return theory_page(
+    return page_from_text(
         NAME,
         facts={
             "size": size,
@@ -205,27 +199,17 @@ def write(folder: Path, size: Theorem14Size | None = None, workers: int = 2) -> 
             "dims": max(slopes) - min(slopes) < 0.3 and distances < 3,
         },
         tables={
-            "Slopes are fitted to log distance against log(ζ + T) from T = ζ on, repetition by "
-            "repetition (mean and 95 % interval). η̃ = η β R.": [
+            "slopes": [
                 row("S = 2 of 10", sampled),
                 row("the same, ζ of the theorem", own),
                 row("S = N", all_clients),
                 row("S = N, exact, ζ of the theorem", curves["own_everyone"]),
             ],
-            "The dimension of the subspace (S = 2 of 10, practical ζ). The last two columns are "
-            "Lemma 4: the error of g_k for mini-batches of 4 and ν = 1e-4.": dim_rows,
-            "The bound that the proof gives with all its constants (the recursion before (32)):": [
-                {
-                    "run": name,
-                    "T": curve.jobs[0].rounds,
-                    DISTANCE: curve.last("w"),
-                    "bound of the proof": curve.jobs[0].bound()[-1],
-                }
-                for name, curve in (
-                    ("S = 2", sampled),
-                    ("S = 2, ζ of the theorem", own),
-                    ("S = N", all_clients),
-                )
+            "dims": dim_rows,
+            "bounds": [
+                bound_row("S = 2", sampled),
+                bound_row("S = 2, ζ of the theorem", own),
+                bound_row("S = N", all_clients),
             ],
         },
         figures={
@@ -234,49 +218,7 @@ def write(folder: Path, size: Theorem14Size | None = None, workers: int = 2) -> 
             "x": sampled.rows["x"].tolist(),
             "by_beta": {str(beta): curve.rows["w"][0].tolist() for beta, curve in betas.items()},
         },
-        panels=[
-            Panel(
-                "with client sampling (S = 2 of 10)",
-                "rounds T",
-                "squared distance",
-                [
-                    sampled.line("w, practical ζ", "w"),
-                    sampled.line("x, practical ζ", "x"),
-                    own.line("w, the theorem's ζ", "w"),
-                    own.line("x, the theorem's ζ", "x"),
-                    guide(sampled.x, 2 * sampled.last("w"), -1, "1/T"),
-                ],
-                log="xy",
-            ),
-            Panel(
-                "without client sampling (S = N)",
-                "rounds T",
-                DISTANCE,
-                [
-                    all_clients.line("β = 1, mini-batches D_t", "w", style=6),
-                    *(
-                        curve.line(f"β = {beta:g}, exact", "w", style=i)
-                        for i, (beta, curve) in enumerate(betas.items())
-                    ),
-                    guide(all_clients.x, exact.last("w") * 3, -2, "1/T²"),
-                ],
-                log="xy",
-            ),
-            Panel(
-                "several d_sub (S = 2 of 10)",
-                "rounds T",
-                RELATIVE,
-                [
-                    Line(
-                        f"d_sub = {dim}",
-                        curve.x,
-                        (curve.rows["w"].mean(0) / theories[dim].start).tolist(),
-                    )
-                    for dim, curve in dims.items()
-                ],
-                log="xy",
-            ),
-        ],
+        panels=panels(curves, betas, dims),
         seconds=time.monotonic() - began,
     ).write(folder)
 
@@ -301,3 +243,50 @@ def row(name: str, curve: Curve[DistanceRun]) -> Row:
         "slope of w": str(slope(curve)),
         "slope of x": str(slope(curve, "x")),
     }
+
+
+def bound_row(name: str, curve: Curve[DistanceRun]) -> Row:
+    job = curve.jobs[0]
+    return {
+        "run": name,
+        "T": job.rounds,
+        DISTANCE: curve.last("w"),
+        "bound of the proof": job.bound()[-1],
+    }
+
+
+Curves = dict[Any, Curve[DistanceRun]]
+
+
+def panels(curves: Curves, betas: Curves, dims: Curves) -> list[Panel]:
+    sampled, own, all_clients = curves["sampled"], curves["own"], curves["everyone"]
+    with_sampling = [
+        sampled.line("w, practical ζ", "w"),
+        sampled.line("x, practical ζ", "x"),
+        own.line("w, the theorem's ζ", "w"),
+        own.line("x, the theorem's ζ", "x"),
+        guide(sampled.x, 2 * sampled.last("w"), -1, "1/T"),
+    ]
+    without = [
+        all_clients.line("β = 1, mini-batches D_t", "w", style=6),
+        *(
+            curve.line(f"β = {beta:g}, exact", "w", style=i)
+            for i, (beta, curve) in enumerate(betas.items())
+        ),
+        guide(all_clients.x, betas[1.0].last("w") * 3, -2, "1/T²"),
+    ]
+    by_dim = []
+    for dim, curve in dims.items():
+        distances = curve.rows["w"].mean(0) / curve.jobs[0].case.theory().start
+        by_dim.append(Line(f"d_sub = {dim}", curve.x, distances.tolist()))
+    return [
+        Panel(
+            "with client sampling (S = 2 of 10)",
+            "rounds T",
+            "squared distance",
+            with_sampling,
+            "xy",
+        ),
+        Panel("without client sampling (S = N)", "rounds T", DISTANCE, without, "xy"),
+        Panel("several d_sub (S = 2 of 10)", "rounds T", RELATIVE, by_dim, "xy"),
+    ]

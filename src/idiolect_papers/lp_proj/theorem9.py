@@ -8,6 +8,7 @@ personal models stay in a ball around w*.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import numpy as np
 import torch
 
 from ..closed_forms.convergence import Scheduled, averaged, geometric_weights
-from ..page import Row
+from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, one_thread
-from ..theory import Curve, Slope, guide, log_slope, theory_page, train
+from ..runs import one_thread
+from ..theory import ConvergenceRun, Curve, Slope, guide, log_slope, train
 from .quadratic import QuadraticCase
 
 NAME = "lp-proj-theorem9"
@@ -41,21 +42,15 @@ class Theorem9Size:
 
 
 @dataclass(frozen=True)
-class AveragedRun(Work):
+class AveragedRun(ConvergenceRun):
     """A run of T rounds with the step for T: how far its average and its last w are from F(w*)."""
 
-    case: QuadraticCase
-    rounds: int
-    own: bool = False  # steps up to η̂_1 of the theorem, or up to 1 / L_F
+    case: QuadraticCase = QuadraticCase()
     nu: float = NEAR
     batch: int = 4
-    repetition: int = 0
-
-    def cost(self) -> float:
-        return self.rounds
 
     def step(self) -> float:
-        """η̃."""
+        """η̃, up to η̂_1 of the theorem, or up to 1 / L_F."""
         theory = self.case.theory()
         most = None if self.own else 1 / theory.L_F
         return theory.step(self.rounds, self.batch, self.nu, most)
@@ -82,6 +77,9 @@ class AveragedRun(Work):
         }
 
 
+Runs = Mapping[Any, list[AveragedRun]]  # a group of repetitions for each T, or ν
+
+
 def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> list[Path]:
     """Some three minutes on two cores."""
     began = time.monotonic()
@@ -92,18 +90,19 @@ def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> l
     with_noise = replace(everyone, problem=replace(base.problem, noise=1.0))
     largest = replace(base, beta=float(base.problem.clients * base.alternations))  # β = N R
     still = replace(without_noise, beta=size.betas[-1])  # where client drift is smallest
-    many, few = range(size.repetitions), range(size.few)
-    jobs: dict[Any, dict[Any, list[AveragedRun]]] = {
-        "sampled": {T: [AveragedRun(base, T, repetition=i) for i in many] for T in size.rounds},
-        "own": {
-            T: [AveragedRun(largest, T, own=True, repetition=i) for i in few] for T in size.own
-        },
-        "noisy": {T: [AveragedRun(with_noise, T, repetition=i) for i in many] for T in size.rounds},
-        "floor": {nu: [AveragedRun(still, size.rounds[-2], nu=nu)] for nu in size.nus},
+    many = size.repetitions
+
+    def runs(at: Sequence[int], case: QuadraticCase, count: int, **more: Any) -> Runs:
+        return {T: [AveragedRun(T, i, case=case, **more) for i in range(count)] for T in at}
+
+    jobs: dict[Any, Runs] = {
+        "sampled": runs(size.rounds, base, many),
+        "own": runs(size.own, largest, size.few, own=True),
+        "noisy": runs(size.rounds, with_noise, many),
+        "floor": {nu: [AveragedRun(size.rounds[-2], case=still, nu=nu)] for nu in size.nus},
     }
     for beta in size.betas:
-        case = replace(without_noise, beta=beta)
-        jobs[beta] = {T: [AveragedRun(case, T, nu=EXACT)] for T in size.rounds}
+        jobs[beta] = runs(size.rounds, replace(without_noise, beta=beta), 1, nu=EXACT)
     results = train(jobs, folder, NAME, workers)
     curves = {label: Curve.over_runs(group, results) for label, group in jobs.items()}
     sampled, own, noisy, floor = (curves[label] for label in ("sampled", "own", "noisy", "floor"))
@@ -122,13 +121,14 @@ def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> l
     ]
     ratio_sampled, ratio_exact = (c.jobs[-1].bound() / c.last("average") for c in (sampled, exact))
     own_theory = largest.theory()
-    return theory_page(
+    return page_from_text(
         NAME,
         facts={
             "case": base,
             "theory": theory,
             "size": size,
             "largest": largest,
+            "still": still,
             "least": 2 / (theory.most * theory.mu_F),
             "least_own": 2 / (own_theory.most * own_theory.mu_F),
             "settings": len(below),
@@ -157,13 +157,13 @@ def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> l
             "ball": abs(exact.last("ball") / radius - 1) < 0.1,
         },
         tables={
-            "A run for every T, with the step for that T (means over repetitions):": [
+            "by_rounds": [
                 *rows("S = 2 of 10", sampled),
                 *rows("the same, η̃ ≤ η̂_1", own),
                 *(row for curve in betas.values() for row in rows("S = N, exact", curve)),
                 *rows("S = N, noise 1", noisy),
             ],
-            f"The floor (S = N, exact gradients, β = {still.beta:g}):": [
+            "floor": [
                 {"ν": nu, EXCESS: mean, "bound": job.bound()}
                 for nu, mean, job in zip(floor.x, floor.mean("average"), floor.jobs, strict=True)
             ],
@@ -173,50 +173,7 @@ def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> l
             "average": sampled.rows["average"].tolist(),
             "radius": radius,
         },
-        panels=[
-            Panel(
-                "with client sampling (S = 2 of 10)",
-                "rounds T",
-                EXCESS,
-                [
-                    sampled.line("steps up to 1/L_F, β = 1", "average", points=True),
-                    own.line("steps up to η̂_1, β = N R", "average", points=True),
-                    sampled.line("last w_T, β = 1", "last", points=True),
-                    guide(sampled.x, sampled.last("average") * 2, -1, "1/T"),
-                ],
-                log="xy",
-            ),
-            Panel(
-                "without client sampling (S = N)",
-                "rounds T",
-                EXCESS,
-                [
-                    *(
-                        curve.line(f"β = {beta:g}, exact", "average", points=True, style=i)
-                        for i, (beta, curve) in enumerate(betas.items())
-                    ),
-                    noisy.line("β = 1, mini-batches of 4", "average", points=True, style=4),
-                    guide(exact.x, exact.last("average") * 2, -2, "1/T²"),
-                ],
-                log="xy",
-            ),
-            Panel(
-                f"the floor (S = N, β = {still.beta:g}, T = {size.rounds[-2]})",
-                "inner accuracy ν",
-                EXCESS,
-                [
-                    floor.line("measured", "average", points=True),
-                    Line(
-                        "C_1 of the bound",
-                        floor.x,
-                        [job.case.theory().constants(job.batch, job.nu)[0] for job in floor.jobs],
-                        formula=True,
-                        style=0,
-                    ),
-                ],
-                log="xy",
-            ),
-        ],
+        panels=panels(size, curves, still.beta),
         seconds=time.monotonic() - began,
     ).write(folder)
 
@@ -235,4 +192,34 @@ def rows(name: str, curve: Curve[AveragedRun]) -> list[Row]:
             "mean ‖P x_k − w*‖²": ball,
         }
         for job, average, last, ball in zip(curve.jobs, *columns, strict=True)
+    ]
+
+
+def panels(size: Theorem9Size, curves: dict[Any, Curve[AveragedRun]], beta: float) -> list[Panel]:
+    sampled, own, noisy, floor = (curves[label] for label in ("sampled", "own", "noisy", "floor"))
+    exact = curves[size.betas[0]]
+    with_sampling = [
+        sampled.line("steps up to 1/L_F, β = 1", "average", points=True),
+        own.line("steps up to η̂_1, β = N R", "average", points=True),
+        sampled.line("last w_T, β = 1", "last", points=True),
+        guide(sampled.x, sampled.last("average") * 2, -1, "1/T"),
+    ]
+    without = [
+        curves[beta].line(f"β = {beta:g}, exact", "average", points=True, style=i)
+        for i, beta in enumerate(size.betas)
+    ]
+    without += [
+        noisy.line("β = 1, mini-batches of 4", "average", points=True, style=4),
+        guide(exact.x, exact.last("average") * 2, -2, "1/T²"),
+    ]
+    bounds = [job.case.theory().constants(job.batch, job.nu)[0] for job in floor.jobs]
+    floors = [
+        floor.line("measured", "average", points=True),
+        Line("C_1 of the bound", floor.x, bounds, formula=True, style=0),
+    ]
+    at = f"the floor (S = N, β = {beta:g}, T = {size.rounds[-2]})"
+    return [
+        Panel("with client sampling (S = 2 of 10)", "rounds T", EXCESS, with_sampling, "xy"),
+        Panel("without client sampling (S = N)", "rounds T", EXCESS, without, "xy"),
+        Panel(at, "inner accuracy ν", EXCESS, floors, "xy"),
     ]
