@@ -6,69 +6,71 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from ..page import Claim, Page, Row
+from ..page import Page, Row, Verdict, page_from_text
 from ..panels import Line, Panel
+from ..texts import read_text
 from .runs import (
+    BASELINES,
     CASES,
-    CHOSEN,
-    PRINTED,
     SIZES,
-    Case,
-    Outcome,
-    Size,
+    WORDS,
+    DeperCase,
+    DeperResults,
+    DeperSize,
     counted,
     methods,
     outcome,
     too_few,
     why,
 )
-from .table1 import BASELINES
 
+TEXTS = read_text("feddeper-convergence")
 LOSS = "train_loss"
 NEVER = "never"
 WIDE = 10  # losses over a range of this factor are drawn on a logarithmic axis
 DIVERGED = 1.5  # times the lowest loss of the run
 NEAR = 0.1  # losses that differ by less than a tenth are equally good
+FIGURES = {4: ("MNIST", 10), 5: ("MNIST", 100), 6: ("CIFAR-10", 100)}  # data, n
 
 
-def write_figure4(folder: Path, scale: str) -> list[Path]:
+def write(folder: Path, scale: str, figure: int) -> list[Path]:
     """The runs of Figures 4 to 6 are those of Table 1."""
-    return page(4, "MNIST", 10, folder, scale, SIZES[scale]).write(folder)
-
-
-def write_figure5(folder: Path, scale: str) -> list[Path]:
-    return page(5, "MNIST", 100, folder, scale, SIZES[scale]).write(folder)
-
-
-def write_figure6(folder: Path, scale: str) -> list[Path]:
-    return page(6, "CIFAR-10", 100, folder, scale, SIZES[scale]).write(folder)
+    return page(figure, *FIGURES[figure], folder, scale, SIZES[scale]).write(folder)
 
 
 def page(
-    number: int, data: str, clients: int, folder: Path, scale: str, size: Size, jobs: int = 0
+    number: int, data: str, clients: int, folder: Path, scale: str, size: DeperSize, jobs: int = 0
 ) -> Page:
     """Run what is missing, and draw the panels of a figure."""
     cases = [c for c in CASES if (c.data, c.clients) == (data, clients)]
     results = outcome(folder, scale, size, cases, jobs)
-    words = too_few(results, results.cases)
-    early = f" Left out of what is compared: {words}." if words else ""
-    missing_cases = [str(c) for c in cases if c not in results.cases]
-    return Page(
+    missing = "; ".join(str(c) for c in cases if c not in results.cases)
+    early = too_few(results, results.cases)
+    facts = {
+        "number": number,
+        "data": data,
+        "clients": clients,
+        "words": WORDS,
+        "missing": TEXTS["missing"].format(cases=missing) if missing else "",
+        "early": TEXTS["early"].format(cases=early) if early else "",
+    }
+    verdicts: dict[str, Verdict] = {}
+    if results.learnt:
+        statements = _moderate if clients == 10 else _massive
+        for own, judged in (_lowest(results), statements(results)):
+            facts |= own
+            verdicts |= judged
+    return page_from_text(
         f"feddeper-figure{number}",
-        f"FedDeper, Figure {number}: training loss by rounds ({data}, n = {clients})",
+        facts,
+        verdicts,
+        shared="feddeper-convergence",
         scale=size.said,
-        printed=PRINTED,
-        chosen=CHOSEN + f" {MEASURED}",
-        claims=_claims(results, clients),
-        opening=OPENING
-        + (f" Not run at this scale: {'; '.join(missing_cases)}." if missing_cases else "")
-        + early,
         tables={f"{case}:": _rows(results, case) for case in results.cases},
         pictures={
-            f"Training loss of the global model, {data}, n = {clients}": [
-                _panel(results, case) for case in results.cases
-            ]
+            TEXTS["picture"].format_map(facts): [_panel(results, case) for case in results.cases]
         },
         figures={
             str(case): {
@@ -81,7 +83,7 @@ def page(
     )
 
 
-def _panel(results: Outcome, case: Case) -> Panel:
+def _panel(results: DeperResults, case: DeperCase) -> Panel:
     lines = [
         Line(m, results.rounds(case, m), results.curve(case, m, LOSS))
         for m in methods(case.clients)
@@ -91,7 +93,7 @@ def _panel(results: Outcome, case: Case) -> Panel:
     return Panel(f"{case.model}, m = {case.heard}", "rounds", "training loss", lines, log)
 
 
-def _rows(results: Outcome, case: Case) -> list[Row]:
+def _rows(results: DeperResults, case: DeperCase) -> list[Row]:
     target = reachable(results, case)
     rows = []
     for m in methods(case.clients):
@@ -109,114 +111,80 @@ def _rows(results: Outcome, case: Case) -> list[Row]:
     return rows
 
 
-# -- what the paper says --------------------------------------------------------------------------
-def _claims(results: Outcome, clients: int) -> list[Claim]:
-    if not results.learnt:
-        return []
-    return _moderate(results) if clients == 10 else _massive(results)
+# -- what the paper says: facts and verdicts ------------------------------------------------------
+Statements = tuple[dict[str, Any], dict[str, Verdict]]
 
 
-def _lowest(results: Outcome) -> Claim:
-    shares = []
+def _lowest(results: DeperResults) -> Statements:
+    shares = {}
     for case in results.learnt:
         ours = results.curve(case, "Deper", LOSS)
         others = [results.curve(case, m, LOSS) for m in BASELINES]
         lowest = sum(a <= min(b) for a, *b in zip(ours, *others, strict=True))
-        shares.append((case, lowest, len(ours)))
-    return counted(
-        "FedDeper has the lowest training loss in all aggregation rounds, below almost all "
-        "baselines",
-        _listed((c, f"lowest in {k} of {n} evaluated rounds") for c, k, n in shares),
-        sum(k > 0.75 * n for _, k, n in shares),
-        len(shares),
-        _reason(results),
-    )
+        shares[case] = (lowest, len(ours))
+    lines = ((c, f"lowest in {k} of {n} evaluated rounds") for c, (k, n) in shares.items())
+    holds = sum(k > 0.75 * n for k, n in shares.values())
+    facts = {"lowest": _listed(lines), "reason": _reason(results)}
+    return facts, {"lowest": counted(holds, len(shares))}
 
 
-def _moderate(results: Outcome) -> list[Claim]:
+def _moderate(results: DeperResults) -> Statements:
     """Figure 4: many of the clients are heard."""
-    ratios = [(c, _last(results, c, "Deper") / _last(results, c, "SCAF")) for c in results.learnt]
-    byte_ratios = [
-        sum(results.summaries[c, "Deper"][0]["bytes"].values())
-        / sum(results.summaries[c, "SCAF"][0]["bytes"].values())
-        for c in results.learnt
-    ]
-    return [
-        _lowest(results),
-        counted(
-            "FedDeper performs equally well as SCAFFOLD, and slightly better in one of four panels",
-            _listed((c, f"{r:.2f} times SCAFFOLD's loss") for c, r in ratios),
-            sum(r <= 1 + NEAR for _, r in ratios),
-            len(ratios),
-            _reason(results),
-        ),
-        counted(
-            "with only half of SCAFFOLD's communication",
-            f"{min(byte_ratios):.3f} to {max(byte_ratios):.3f} of its bytes",
-            sum(abs(s - 0.5) < 0.01 for s in byte_ratios),
-            len(byte_ratios),
-        ),
-    ]
+    ratios, byte_ratios = {}, []
+    for case in results.learnt:
+        last = [results.curve(case, m, LOSS)[-1] for m in ("Deper", "SCAF")]
+        sent = [sum(results.summaries[case, m][0]["bytes"].values()) for m in ("Deper", "SCAF")]
+        ratios[case] = last[0] / last[1]
+        byte_ratios.append(sent[0] / sent[1])
+    facts = {
+        "equal": _listed((c, f"{r:.2f} times SCAFFOLD's loss") for c, r in ratios.items()),
+        "half": (min(byte_ratios), max(byte_ratios)),
+    }
+    return facts, {
+        "equal": counted(sum(r <= 1 + NEAR for r in ratios.values()), len(ratios)),
+        "half": counted(sum(abs(s - 0.5) < 0.01 for s in byte_ratios), len(byte_ratios)),
+    }
 
 
-def _massive(results: Outcome) -> list[Claim]:
+def _massive(results: DeperResults) -> Statements:
     """Figures 5 and 6: few of the clients are heard."""
-    faster, stable = [], []
+    faster = stabler = 0
+    needed, rise = {}, {}
     for case in results.learnt:
         target = reachable(results, case)
-        needed = {m: first_below(results, case, m, target) for m in ("Deper", *BASELINES)}
-        best = min(needed[m] or math.inf for m in BASELINES)
-        faster.append((case, (needed["Deper"] or math.inf) <= best, needed))
-        rise = {m: rises(results.curve(case, m, LOSS)) for m in ("Deper", "SCAF")}
-        stable.append((case, rise["Deper"] < rise["SCAF"], rise))
-    return [
-        _lowest(results),
-        counted(
-            "FedDeper converges faster than all baselines",
-            "rounds to the lowest loss that all methods reach: "
-            + _listed(
-                (c, ", ".join(f"{m} {k or NEVER}" for m, k in needed.items()))
-                for c, _, needed in faster
-            ),
-            sum(ok for _, ok, _ in faster),
-            len(faster),
-            _reason(results),
-        ),
-        counted(
-            "and is much stabler than SCAFFOLD",
-            "mean rise of the loss between two evaluations: "
-            + _listed((c, f"{r['Deper']:.3g} against {r['SCAF']:.3g}") for c, _, r in stable),
-            sum(ok for _, ok, _ in stable),
-            len(stable),
-            _reason(results),
-        ),
-    ]
+        rounds = {m: first_below(results, case, m, target) for m in ("Deper", *BASELINES)}
+        best = min(rounds[m] or math.inf for m in BASELINES)
+        faster += (rounds["Deper"] or math.inf) <= best
+        needed[case] = ", ".join(f"{m} {k or NEVER}" for m, k in rounds.items())
+        ours, theirs = (rises(results.curve(case, m, LOSS)) for m in ("Deper", "SCAF"))
+        stabler += ours < theirs
+        rise[case] = f"{ours:.3g} against {theirs:.3g}"
+    facts = {"faster": _listed(needed.items()), "stabler": _listed(rise.items())}
+    of = len(results.learnt)
+    return facts, {"faster": counted(faster, of), "stabler": counted(stabler, of)}
 
 
-def _reason(results: Outcome) -> str:
+def _reason(results: DeperResults) -> str:
     """Why something differs: FedDeper diverges, or it is not found."""
     turned = {}
     for case in results.learnt:
         loss = results.curve(case, "Deper", LOSS)
         if not loss[-1] < DIVERGED * min(loss):
-            turned[case] = results.rounds(case, "Deper")[loss.index(min(loss))]
+            lowest = results.rounds(case, "Deper")[loss.index(min(loss))]
+            turned[case] = f"after round {lowest}"
     if not turned:
         return why(results, results.learnt)
-    return (
-        "with the published ϱ FedDeper's loss rises again ("
-        + _listed((c, f"after round {k}") for c, k in turned.items())
-        + "), as on other data where clients are rarely heard ([fidelity](../fidelity.md))"
-    )
+    return TEXTS["rises"].format(cases=_listed(turned.items()))
 
 
 # -- figures --------------------------------------------------------------------------------------
-def reachable(results: Outcome, case: Case) -> float:
+def reachable(results: DeperResults, case: DeperCase) -> float:
     """A loss that every method reaches: the highest of the lowest ones."""
     lowest = [min(results.curve(case, m, LOSS)) for m in methods(case.clients)]
     return max((x for x in lowest if math.isfinite(x)), default=math.nan)
 
 
-def first_below(results: Outcome, case: Case, method: str, target: float) -> int | None:
+def first_below(results: DeperResults, case: DeperCase, method: str, target: float) -> int | None:
     """The first evaluated round with a loss as low as this."""
     pairs = zip(results.rounds(case, method), results.curve(case, method, LOSS), strict=True)
     return next((k for k, loss in pairs if loss <= target), None)
@@ -228,19 +196,5 @@ def rises(loss: Sequence[float]) -> float:
     return sum(ups) / len(ups) if ups else 0.0
 
 
-def _last(results: Outcome, case: Case, method: str) -> float:
-    return results.curve(case, method, LOSS)[-1]
-
-
-def _listed(of_cases: Iterable[tuple[Case, str]]) -> str:
+def _listed(of_cases: Iterable[tuple[DeperCase, str]]) -> str:
     return "; ".join(f"{c.model}, m = {c.heard}: {words}" for c, words in of_cases)
-
-
-OPENING = """\
-The paper prints no numbers for this figure: what it says of it is compared. The loss is that of the
-global model."""
-MEASURED = """\
-The training loss is measured on 5,000 of the training images, evenly spaced over all clients (all
-of them where there are fewer). Statements are about cases in which some method comes below nine
-tenths of the loss of a guess, ln 10; that limit was set after the first runs of the quick scale,
-in which all three statements of Figure 6 differed without it."""

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from idiolect import FedDeper, Plan
 
-from ..page import Claim, Page, Row
+from ..page import Page, page_from_text
 from ..panels import Line, Panel
-from ..runs import Runs, Summary
-from .runs import BATCH, CHOSEN, KEEP, LAM, LR, PRINTED, RHO, STEPS, Case, directory, task_name
-from .runs import Size as Data
+from ..runs import Summary, column, cpu_seconds, scaled_runs
+from ..texts import read_text
+from .runs import KEEP, LAM, LR, RHO, STEPS, WORDS, DeperCase, DeperSize
 
 NAME = "feddeper-figure3"
-CASE = Case("MNIST", 10, "MLP", 5)
+CASE = DeperCase("MNIST", 10, "MLP", 5)
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,16 @@ class Point:
     lam: float = LAM
     steps: int = STEPS  # τ
 
-    def setting(self, data: Data) -> Plan:
+    def plan(self, data: DeperSize) -> Plan:
         method = FedDeper(lr=LR, steps=self.steps, rho=self.rho, lam=self.lam)
-        run = {"sample": CASE.heard, "batch": BATCH, "rounds": self.rounds}
-        run["eval_every"] = max(1, self.rounds // 5)
         label = f"Deper rho={self.rho:g} lam={self.lam:g} steps={self.steps} rounds={self.rounds}"
-        return Plan.of(
-            method, settings=run, data=data.data_name(CASE), model=task_name(CASE), name=label
-        )
+        every = max(1, self.rounds // 5)
+        run = {"sample": CASE.heard, "rounds": self.rounds, "eval_every": every}
+        return data.plan(CASE, method, label, **run)
 
 
 @dataclass(frozen=True)
-class Size:
+class DeperFigure3Size:
     """What is varied; the paper's axes are in no text."""
 
     said: str
@@ -49,7 +47,7 @@ class Size:
     steps: Sequence[int] = (1, 5, 10, 20)
     shorter: Sequence[int] = (2, 5)  # (d): so many times fewer rounds, with as many more steps
     seeds: int = 1
-    data: Data = field(default_factory=lambda: Data("", {CASE: 0}))
+    data: DeperSize = field(default_factory=lambda: DeperSize("", {CASE: 0}))
 
     def panels(self) -> dict[str, dict[float, Point]]:
         """Panel -> what is varied -> setting."""
@@ -63,8 +61,10 @@ class Size:
 
 
 SIZES = {
-    "quick": Size("quick: one seed, K = 50 rounds, Kτ = 500 in (d)", 50),
-    "full": Size("full: three seeds, the paper's K = 500, Kτ = 5000 in (d)", 500, seeds=3),
+    "quick": DeperFigure3Size("quick: one seed, K = 50 rounds, Kτ = 500 in (d)", 50),
+    "full": DeperFigure3Size(
+        "full: three seeds, the paper's K = 500, Kτ = 5000 in (d)", 500, seeds=3
+    ),
 }
 
 
@@ -73,121 +73,83 @@ def write(folder: Path, scale: str) -> list[Path]:
     return page(folder, scale, SIZES[scale]).write(folder)
 
 
-def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
+def page(folder: Path, scale: str, size: DeperFigure3Size, jobs: int = 0) -> Page:
     """Run what is missing, and draw the four panels."""
     panels = size.panels()
     points = dict.fromkeys(p for panel in panels.values() for p in panel.values())
-    settings = {p: p.setting(size.data) for p in points}
-    runs = Runs(directory(folder, scale), jobs)
-    by_point = runs(settings, size.data.stock({CASE: 0}), range(size.seeds), KEEP)
+    runs = scaled_runs(folder.parent, "feddeper", scale, jobs)
+    plans = {p: p.plan(size.data) for p in points}
+    by_point = runs(plans, size.data.stock([CASE]), range(size.seeds), KEEP)
     loss = {p: _mean(summaries, "train_loss") for p, summaries in by_point.items()}
     hits = {p: _mean(summaries, "test_accuracy") for p, summaries in by_point.items()}
-    losses = {name: {x: loss[p] for x, p in panel.items()} for name, panel in panels.items()}
-    return Page(
+    rho, lam, steps, rounds = ({x: loss[p] for x, p in panel.items()} for panel in panels.values())
+    best, mixed, top = min(rho, key=rho.__getitem__), min(lam, key=lam.__getitem__), max(rho)
+    words = read_text(NAME)["panels"]
+    titles = {n: f"({letter}) {words[n]}" for letter, n in zip("abcd", panels, strict=True)}
+    return page_from_text(
         NAME,
-        "FedDeper, Figure 3: the effect of ϱ, λ, τ and K",
+        facts={
+            "words": WORDS,
+            "lr": LR,
+            "top": top,
+            "top_loss": rho[top],
+            "best": best,
+            "best_loss": rho[best],
+            "mixed": mixed,
+            "lam": _listed(lam),
+            "steps": _listed(steps),
+            "rounds": _listed(rounds),
+            "fewer": ""
+            if size.rounds >= 500
+            else f"; {size.rounds} of the paper's 500 rounds were run",
+        },
+        verdicts={
+            "limited": rho[top] > rho[best] and 0.1 * LR <= best <= 10 * LR,
+            "rho": min(rho) < best < top,
+            "lam": min(lam) < mixed < max(lam),
+            "steps": _falls(steps),
+            "rounds": _falls(rounds),  # from few rounds to many
+        },
         scale=size.said,
-        printed=PRINTED + " " + SAID,
-        chosen=CHOSEN + " " + LEFT,
-        claims=_claims(losses, size),
-        opening=OPENING,
         tables={
-            f"({letter}) {WORDS[name]}:": _rows(name, panel, loss, hits)
-            for letter, (name, panel) in zip("abcd", panels.items(), strict=True)
+            f"{titles[name]}:": [
+                {
+                    name: f"{x:g}",
+                    **({"τ": p.steps} if name == "K" else {}),
+                    "training loss": loss[p],
+                    "test accuracy": hits[p],
+                }
+                for x, p in panel.items()
+            ]
+            for name, panel in panels.items()
         },
         pictures={
             "Test accuracy of the global model at the end": [
                 Panel(
-                    f"({letter}) {WORDS[name]}",
+                    titles[name],
                     name,
                     "test accuracy",
                     [Line("", list(panel), [hits[p] for p in panel.values()], points=True)],
                 )
-                for letter, (name, panel) in zip("abcd", panels.items(), strict=True)
+                for name, panel in panels.items()
             ]
         },
-        figures={name: {f"{x:g}": y for x, y in curve.items()} for name, curve in losses.items()},
-        seconds=sum(s["cpu_seconds"] for summaries in by_point.values() for s in summaries),
+        figures={
+            name: {f"{x:g}": loss[p] for x, p in panel.items()} for name, panel in panels.items()
+        },
+        seconds=cpu_seconds(by_point),
     )
 
 
 def _mean(summaries: Sequence[Summary], name: str) -> float:
     """A figure of the global model in the last round."""
-    last = [s["global_by_round"][-1][name] for s in summaries]
+    last = [rows[-1][name] for rows in column(summaries, "global_by_round")]
     return float("inf") if None in last else sum(last) / len(last)
 
 
-def _rows(
-    name: str, panel: dict[float, Point], loss: dict[Point, float], hits: dict[Point, float]
-) -> list[Row]:
-    return [
-        {
-            name: f"{x:g}",
-            **({"τ": p.steps} if name == "K" else {}),
-            "training loss": loss[p],
-            "test accuracy": hits[p],
-        }
-        for x, p in panel.items()
-    ]
+def _falls(losses: dict[float, float]) -> bool:
+    return all(b < a for a, b in pairwise(losses.values()))
 
 
-def _claims(losses: dict[str, dict[float, float]], size: Size) -> list[Claim]:
-    rho, lam, steps, rounds = (losses[name] for name in ("ϱ", "λ", "τ", "K"))
-    best = min(rho, key=lambda x: rho[x])
-    mixed = min(lam, key=lambda x: lam[x])
-    top = max(rho)
-    rising = list(steps.values())
-    falling = list(rounds.values())  # from few rounds to many
-    fewer = "" if size.rounds >= 500 else f"; {size.rounds} of the paper's 500 rounds were run"
-    return [
-        _checked(
-            "ϱ is limited to the same order of magnitude as the learning rate η",
-            f"η = {LR:g}; the loss at ϱ = {top:g} is {rho[top]:.3g}, at ϱ = {best:g} "
-            f"{rho[best]:.3g}",
-            rho[top] > rho[best] and 0.1 * LR <= best <= 10 * LR,
-            fewer,
-        ),
-        _checked(
-            "a suitable ϱ exists",
-            f"the lowest loss is at ϱ = {best:g}, between others that are worse",
-            min(rho) < best < top,
-            fewer,
-        ),
-        _checked(
-            "λ yields a similar result: a suitable one exists",
-            f"the lowest loss is at λ = {mixed:g}, of "
-            + ", ".join(f"{x:g}: {y:.3g}" for x, y in lam.items()),
-            min(lam) < mixed < max(lam),
-            fewer,
-        ),
-        _checked(
-            "additional local updates are effective",
-            "loss for τ = " + ", ".join(f"{x:g}: {y:.3g}" for x, y in steps.items()),
-            all(b < a for a, b in pairwise(rising)),
-            fewer,
-        ),
-        _checked(
-            "fewer aggregations lead to worse performance",
-            "loss with Kτ fixed for K = " + ", ".join(f"{x:g}: {y:.3g}" for x, y in rounds.items()),
-            all(b < a for a, b in pairwise(falling)),
-            fewer,
-        ),
-    ]
-
-
-def _checked(paper: str, ours: str, agrees: bool, fewer: str) -> Claim:
-    if agrees:
-        return Claim(paper, ours, "agrees")
-    return Claim(paper, ours, "differs", f"not found{fewer}")
-
-
-WORDS = {"ϱ": "penalty ϱ", "λ": "mixing rate λ", "τ": "local steps τ, K fixed", "K": "K, Kτ fixed"}
-OPENING = """\
-The paper prints no numbers for this figure: what it says of it is compared. The figures are those
-of the global model in the last round."""
-SAID = """\
-Figure 3: n = 10, p = 0.5, τ = 10 in (a) and (b), K = 500 in (a) to (c), ϱ = 0.03 in (b) to (d),
-λ = 0.5 in (a), (c) and (d)."""
-LEFT = """\
-For Figure 3: MNIST with the MLP, and the values that are varied. That Kτ is fixed in (d) is taken
-from what the text says of it. λ below 1/2 lies outside the theory."""
+def _listed(losses: dict[float, float]) -> str:
+    return ", ".join(f"{x:g}: {y:.3g}" for x, y in losses.items())

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from ..page import Claim, Page, Row
+from ..page import Page, Row, Verdict, page_from_text
 from ..panels import Line, Panel
-from .runs import CASES, CHOSEN, LOCAL, PRINTED, SIZES, Case, Outcome, Size, counted, outcome, why
-from .table1 import BASELINES
+from ..texts import read_text
+from .runs import (
+    BASELINES,
+    CASES,
+    LOCAL,
+    SIZES,
+    WORDS,
+    DeperCase,
+    DeperResults,
+    DeperSize,
+    counted,
+    outcome,
+    why,
+)
 
 NAME = "feddeper-figure7"
 SHOWN = ("Deper", *BASELINES)
-ACCURACY = "test_accuracy"
 AROUND = 0.05  # personal models this near the global one in accuracy converge around it
+Curves = dict[tuple[DeperCase, str], list[float]]  # accuracy by evaluated rounds
 
 
 def write(folder: Path, scale: str) -> list[Path]:
@@ -20,55 +33,47 @@ def write(folder: Path, scale: str) -> list[Path]:
     return page(folder, scale, SIZES[scale]).write(folder)
 
 
-def page(folder: Path, scale: str, size: Size, jobs: int = 0) -> Page:
+def page(folder: Path, scale: str, size: DeperSize, jobs: int = 0) -> Page:
     """Run what is missing, and draw the two panels."""
     results = outcome(folder, scale, size, [c for c in CASES if c.of_figure7], jobs)
-    return Page(
+    shown = [(c, m) for c in results.cases for m in SHOWN]
+    gm: Curves = {(c, m): results.curve(c, m, "test_accuracy") for c, m in shown}
+    pm: Curves = {(c, m): results.own_curve(c, m) for c, m in shown}
+    facts, verdicts = _statements(results, gm, pm)
+    return page_from_text(
         NAME,
-        "FedDeper, Figure 7: personal models (MNIST)",
+        facts,
+        verdicts,
         scale=size.said,
-        printed=PRINTED,
-        chosen=f"{CHOSEN} {MEASURED}",
-        claims=_claims(results),
-        opening=OPENING,
-        tables={f"{case}, accuracy at the end:": _rows(results, case) for case in results.cases},
+        tables={
+            f"{case}, accuracy at the end:": _rows(results, case, gm, pm) for case in results.cases
+        },
         pictures={
-            "Accuracy of global models (GM) and personal models (PM) by rounds": [
-                _panel(results, case) for case in results.cases
-            ]
+            read_text(NAME)["picture"]: [_panel(results, case, gm, pm) for case in results.cases]
         },
         figures={
-            str(case): {
-                m: {
-                    "round": results.rounds(case, m),
-                    "global": results.curve(case, m, ACCURACY),
-                    "personal": results.own_curve(case, m),
-                }
+            str(c): {
+                m: {"round": results.rounds(c, m), "global": gm[c, m], "personal": pm[c, m]}
                 for m in SHOWN
             }
-            for case in results.cases
+            for c in results.cases
         },
         seconds=results.seconds,
     )
 
 
-def _panel(results: Outcome, case: Case) -> Panel:
+def _panel(results: DeperResults, case: DeperCase, gm: Curves, pm: Curves) -> Panel:
     lines = []
     for number, m in enumerate(SHOWN):
         rounds = results.rounds(case, m)
-        lines.append(Line(f"{m}, PM", rounds, results.own_curve(case, m), style=number))
-        gm = results.curve(case, m, ACCURACY)
-        lines.append(Line(f"{m}, GM", rounds, gm, style=number, formula=True))
+        lines.append(Line(f"{m}, PM", rounds, pm[case, m], style=number))
+        lines.append(Line(f"{m}, GM", rounds, gm[case, m], style=number, formula=True))
     return Panel(f"n = {case.clients}", "rounds", "test accuracy", lines)
 
 
-def _rows(results: Outcome, case: Case) -> list[Row]:
+def _rows(results: DeperResults, case: DeperCase, gm: Curves, pm: Curves) -> list[Row]:
     rows: list[Row] = [
-        {
-            "method": m,
-            "global model": results.curve(case, m, ACCURACY)[-1],
-            "personal models": results.own_curve(case, m)[-1],
-        }
+        {"method": m, "global model": gm[case, m][-1], "personal models": pm[case, m][-1]}
         for m in SHOWN
     ]
     alone = results.own(case, LOCAL)
@@ -76,66 +81,41 @@ def _rows(results: Outcome, case: Case) -> list[Row]:
     return [*rows, {"method": "Local, equal gradients", "personal models": share}]
 
 
-def _claims(results: Outcome) -> list[Claim]:
+def _statements(
+    results: DeperResults, gm: Curves, pm: Curves
+) -> tuple[dict[str, Any], dict[str, Verdict]]:
     cases = results.cases
-    gm = {(c, m): results.curve(c, m, ACCURACY) for c in cases for m in SHOWN}
-    pm = {(c, m): results.own_curve(c, m) for c in cases for m in SHOWN}
     gaps = {c: pm[c, "Deper"][-1] - gm[c, "Deper"][-1] for c in cases}
-    reason = why(results, cases)
-    above = [(c, m) for c in cases for m in BASELINES if pm[c, m][-1] > gm[c, m][-1]]
-    met = [c for c in cases if _crosses(pm[c, "Deper"], gm[c, "Deper"])]
+    above = sum(pm[c, m][-1] > gm[c, m][-1] for c in cases for m in BASELINES)
+    crosses = sum(_crosses(pm[c, "Deper"], gm[c, "Deper"]) for c in cases)
+    pairs = len(cases) * len(BASELINES)
 
-    def improves(what: str, curves: dict[tuple[Case, str], list[float]]) -> Claim:
-        best = {c: max(BASELINES, key=lambda m: curves[c, m][-1]) for c in cases}
-        return counted(
-            f"FedDeper improves the performance of {what} models",
-            "; ".join(
-                f"n = {c.clients}: {curves[c, 'Deper'][-1]:.3f}, the best baseline ({best[c]}) "
-                f"{curves[c, best[c]][-1]:.3f}"
-                for c in cases
-            ),
-            sum(curves[c, "Deper"][-1] >= curves[c, best[c]][-1] for c in cases),
-            len(cases),
-            reason,
-        )
+    def improves(what: str, curves: Curves) -> tuple[bool | str, dict[str, str]]:
+        final = {key: curve[-1] for key, curve in curves.items()}
+        best = {c: max(BASELINES, key=lambda m: final[c, m]) for c in cases}
+        words = [
+            f"n = {c.clients}: {final[c, 'Deper']:.3f}, the best baseline ({m}) {final[c, m]:.3f}"
+            for c, m in best.items()
+        ]
+        holds = sum(final[c, "Deper"] >= final[c, m] for c, m in best.items())
+        return counted(holds, len(cases)), {"what": what, "improves": "; ".join(words)}
 
-    return [
-        improves("global", gm),
-        improves("personal", pm),
-        counted(
-            "FedDeper's personal models converge around the global model",
-            "; ".join(f"n = {c.clients}: {g:+.3f} in accuracy" for c, g in gaps.items()),
-            sum(abs(g) <= AROUND for g in gaps.values()),
-            len(cases),
-            reason,
-        ),
-        counted(
-            "the baselines' personal models usually do better than their global ones",
-            f"in {len(above)} of {len(cases) * len(BASELINES)} cases",
-            len(above),
-            len(cases) * len(BASELINES),
-            reason,
-        ),
-        counted(
-            "the curve of FedDeper's personal models crosses that of its global one",
-            f"for {len(met)} of {len(cases)} numbers of clients",
-            len(met),
-            len(cases),
-            reason,
-        ),
-    ]
+    facts = {
+        "words": WORDS,
+        "reason": why(results, cases),
+        "around": "; ".join(f"n = {c.clients}: {g:+.3f} in accuracy" for c, g in gaps.items()),
+        "above": above,
+        "pairs": pairs,
+        "crosses": crosses,
+        "cases": len(cases),
+    }
+    return facts, {
+        "improves": [improves("global", gm), improves("personal", pm)],
+        "around": counted(sum(abs(g) <= AROUND for g in gaps.values()), len(cases)),
+        "above": counted(above, pairs),
+        "crosses": counted(crosses, len(cases)),
+    }
 
 
 def _crosses(a: list[float], b: list[float]) -> bool:
     return len({x > y for x, y in zip(a, b, strict=True) if x != y}) > 1
-
-
-OPENING = """\
-Both kinds of models on the test data of the clients, which hold the classes that the client trains
-on. Pooled over clients these are all test data, so that the global model's figure is its accuracy
-on all classes. The paper prints no numbers for this figure: what it says of it is compared."""
-MEASURED = """\
-Figure 7 names neither the model nor m: the MLP with m = 5. The paper adds "a small number of common
-data samples" to each client's test data without saying how many: none here. FedDeper's personal
-model is v as the client keeps it for its next round; that of a baseline is the global model after τ
-plain local steps."""
