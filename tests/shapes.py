@@ -113,7 +113,7 @@ FUNCTIONS: dict[str, Signature] = {
         "return": UInt8[Array, "K {schema.length}"],
     },
     "idiolect.wire.messages:unpack": {
-        "bodies": UInt8[Array, "K {schema.length - 24}"],
+        "bodies": UInt8[Array, "K {schema.length-24}"],
         "return": dict[str, Shaped[Tensor, "K *_"]],
     },
     "idiolect.server.rules.rule:combine_message": {
