@@ -120,7 +120,7 @@ def work(job: Job) -> Job:
     """Train as a job says; seconds and bytes per round, and memory."""
     import idiolect as il
     from idiolect.run.plan import Plan, method_spec
-    from idiolect.run.survey import data_of
+    from idiolect.run.worker_hosts import data_of
 
     before = memory()
     watch = Watch()

@@ -37,12 +37,11 @@ from .methods import (
     make_method,
 )
 from .run.callbacks import Moment
-from .run.iterate import RoundState, iterate
 from .run.plan import Plan
 from .run.predict import Prediction
 from .run.record import Record
 from .run.result import Result
-from .run.run import Interrupted, run
+from .run.run import Interrupted, RoundState, iterate, run
 from .run.session import Start
 from .run.settings import Settings
 from .server import rules

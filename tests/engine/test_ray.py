@@ -35,7 +35,7 @@ from idiolect.host.lazy_federation import LazyFederation  # noqa: E402
 from idiolect.host.service import Service  # noqa: E402
 from idiolect.report.tables import baseline_row  # noqa: E402
 from idiolect.run.plan import Plan  # noqa: E402
-from idiolect.run.survey import data_of  # noqa: E402
+from idiolect.run.worker_hosts import data_of  # noqa: E402
 from idiolect.study.jobs import finish  # noqa: E402
 from idiolect.study.sweep import sweep_plans  # noqa: E402
 

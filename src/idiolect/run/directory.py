@@ -33,8 +33,8 @@ from typing import Any
 
 import torch
 
+from ..core.documents import expect_fields
 from ..core.files import (
-    check_object,
     lock_file,
     private_folder,
     private_opener,
@@ -115,9 +115,6 @@ class RunDirectory:
     def write_json(self, name: str, value: Any) -> None:
         write_json(self.path / name, value)
 
-    def read_json(self, name: str) -> Any:
-        return read_json(self.path / name)
-
     def write_csv(self, name: str, rows: list[dict[str, Any]]) -> None:
         write_csv(self.path / name, rows)
 
@@ -171,9 +168,9 @@ _FIELDS = {
     "platform": str,
     "processor": str,
     "threads": int,
-    "packages": dict,
-    "code": dict,
-    "from": dict,  # seed -> the round that it was resumed from
+    "packages": dict[str, str],
+    "code": dict[str, str],
+    "from": dict[str, int],  # seed -> the round that it was resumed from
     "rounds": int,  # planned
 }
 _MOST_THREADS = 4096
@@ -186,12 +183,10 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
     try:
         if not isinstance(starts, list) or not starts:
             raise ValueError("a list with the environment of every start is expected")
-        for start in starts:
-            check_object(start, _FIELDS, {"rounds"})
+        for number, start in enumerate(starts):
+            expect_fields(start, _FIELDS, {"rounds"}, place=f"[{number}]")
             if not 1 <= start["threads"] <= _MOST_THREADS:
-                raise ValueError(f"threads: a whole number from 1 to {_MOST_THREADS} is expected")
-            for name, kind in (("packages", str), ("code", str), ("from", int)):
-                check_object(start[name], dict.fromkeys(start[name], kind))
+                raise ValueError(f"threads must be a whole number from 1 to {_MOST_THREADS}")
     except ValueError as error:
         raise SettingError(f"directory: cannot use {file}: {error}") from None
     return starts

@@ -165,7 +165,7 @@ class Result:
         The result is one as `run` gives, of these clients. Clients that took part before are
         refused, unless as `returning` ones, who start from scratch.
         """
-        session = self._session(seed, best)
+        session = self.session(seed, best)
         own_rounds = self.record.settings["held_out_rounds"] if rounds is None else rounds
         new, record = personalised(session, self.record, federation, own_rounds, returning)
         return Personalised(record, new)
@@ -218,17 +218,14 @@ class Result:
 
     def models(self, seed: int | None = None, best: bool = False) -> RunModels:
         """The models of a seed, by client."""
-        return self._session(seed, best)
-
-    def session(self, seed: int | None = None, best: bool = False) -> Session:
-        """The moving parts of a seed as they were at its end, or in its best round."""
-        return self._session(seed, best)
+        return self.session(seed, best)
 
     def keep(self, seed: int, session: Session) -> None:
         """Hold a finished seed's models in this process."""
         self._sessions[seed] = session
 
-    def _session(self, seed: int | None, best: bool = False) -> Session:
+    def session(self, seed: int | None = None, best: bool = False) -> Session:
+        """The moving parts of a seed as they were at its end, or in its best round."""
         seeds = [s.seed for s in self.record.seeds]
         wanted = seeds[0] if seed is None else seed
         if wanted not in seeds:
@@ -286,14 +283,14 @@ class Result:
             self.write(folder)
             for s in self.record.seeds:
                 if s.seed in self._sessions or self._source is not None:
-                    session = self._session(s.seed)
+                    session = self.session(s.seed)
                     journal = Journal(folder, s.seed, len(session.server.roster))
                     for row in s.by_client:
                         journal.files["accuracy"].append(row.tobytes())
                     facts = {**s.progress(), "journal": journal.save()}
                     session.save(folder.checkpoints(s.seed), self.identity(), facts)
                 if s.best and self.record.settings.get("keep_best") and self._source is not None:
-                    session = self._session(s.seed, best=True)
+                    session = self.session(s.seed, best=True)
                     session.save(folder.checkpoints(s.seed, best=True), self.identity())
         return path
 

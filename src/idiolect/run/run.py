@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -11,10 +12,12 @@ import torch
 
 from ..core.knobs import SettingError, build
 from ..core.text import warn
+from ..core.types import State
 from ..data.federation import Federation
 from ..host.lazy_federation import whole as with_samples
 from ..methods import name_of
 from ..report.progress import RoundReport, run_progress
+from ..task.task import Task
 from .callbacks import Callback, Callbacks
 from .directory import RunDirectory
 from .identity import identity_of
@@ -22,12 +25,12 @@ from .interrupts import Interrupted
 from .loop import Runner
 from .plan import AnyMethod, AnyModel, read_method, read_task, refuse_without_sites
 from .result import Result
-from .session import Start
+from .session import Session, Start
 from .settings import Settings
 from .typed_settings import RunSettings
-from .validate import check, check_stops
+from .validate import check, check_stops, numbers_fit
 
-__all__ = ["Interrupted", "run"]
+__all__ = ["Interrupted", "RoundState", "iterate", "run"]
 
 
 def run(
@@ -115,3 +118,48 @@ def torch_threads(threads: int) -> Iterator[None]:
     finally:
         if threads:
             torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """The states of a run between two rounds."""
+
+    round: int  # rounds completed
+    server: State  # the method's state at the server
+    session: Session  # server and hosts; not part of the public interface beyond its existence
+
+    def private(self) -> State:
+        """The private rows of all clients, in the order of the federation; of now, not later."""
+        hosts = self.session.hosts
+        order = torch.cat([host.wire_ids for host in hosts]).argsort()
+        rows = [host.all_rows() for host in hosts]
+        return {name: torch.cat([r[name] for r in rows])[order] for name in rows[0]}
+
+
+def iterate(
+    method: AnyMethod, task: Task, federation: Federation, **settings: Unpack[RunSettings]
+) -> Iterator[RoundState]:
+    """The rounds of the first seed, one by one, from the start (round 0) to the last.
+
+    The same rounds as those of `idiolect.run`, without evaluation, checkpoints or early stops. For
+    theory: whether iterates converge as a theorem says shows only in the iterates.
+
+    >>> import idiolect as il
+    >>> federation = il.data.load("synthetic", clients=4, samples=60)
+    >>> task = il.Task(torch.nn.Linear(60, 10))
+    >>> rounds = il.iterate("fedavg", task, federation, rounds=2)
+    >>> [(state.round, tuple(state.server["w"].shape)) for state in rounds]
+    [(0, (610,)), (1, (610,)), (2, (610,))]
+    """
+    method_object = read_method(method)
+    run_settings = build(Settings, dict(settings), "run")
+    check(method_object, task, federation, run_settings)
+    session = Session(method_object, task, federation, run_settings, run_settings.seed, 0)
+    server = session.server
+    yield RoundState(0, server.state, session)
+    while session.rounds < run_settings.rounds:
+        with numbers_fit(run_settings.dtype):
+            session.engine.advance(
+                run_settings.schedule.factors(session.rounds, run_settings.rounds)
+            )
+        yield RoundState(session.rounds, server.state, session)

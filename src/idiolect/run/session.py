@@ -277,7 +277,7 @@ class Session:
 
         A CheckpointError names any that this session cannot have saved.
         """
-        most_bytes = self._most_bytes(settings.rounds)
+        most_bytes = self.most_bytes(settings.rounds)
         newest = checkpoints.load(folder, self._bound(identity), settings.rounds, most_bytes, warn)
         with newest.refused_on_error():
             self._load(newest, settings)
@@ -325,7 +325,7 @@ class Session:
             self.engine.check({}, under_way)
         self.engine.load(tensors, under_way, checkpoint.round)
 
-    def _most_bytes(self, rounds: int) -> int:
+    def most_bytes(self, rounds: int) -> int:
         """The most that a checkpoint takes: server, hosts, and figures of every round."""
         figures = 4 * (rounds + 1) * len(self.server.roster)
         start = bytes_of(shapes_of({"x0": self.contract.task.start()}))

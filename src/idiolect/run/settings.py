@@ -369,10 +369,7 @@ class Evaluation(Knobs):
         1,
         "rounds between evaluations; 0 = at the end only",
         low=0,
-        roles=(
-            COMPARISON,
-            EVALUATION,
-        ),
+        roles=(COMPARISON, EVALUATION),
         refused_in={"advise": _AT_THE_END},
     )
     eval_train: bool = knob(
@@ -387,10 +384,7 @@ class Evaluation(Knobs):
         parse=parse_metrics,
         write=metrics_text,
         takes=(AnyMetric, Sequence[AnyMetric]),
-        roles=(
-            COMPARISON,
-            EVALUATION,
-        ),
+        roles=(COMPARISON, EVALUATION),
         refused_in={
             "advise": "metric='accuracy' or metric='loss' says what candidates are judged by"
         },
@@ -399,10 +393,7 @@ class Evaluation(Knobs):
         "",
         "the figure that a target is about and candidates are chosen by: accuracy, loss or one of "
         "the metrics; '' = accuracy, or the loss of a regression",
-        roles=(
-            COMPARISON,
-            EVALUATION,
-        ),
+        roles=(COMPARISON, EVALUATION),
     )
     target_value: float | None = knob(
         None,
@@ -410,11 +401,7 @@ class Evaluation(Knobs):
         "number; '' = no target",
         parse=parse_target,
         write=lambda target: target,
-        roles=(
-            COMPARISON,
-            EVALUATION,
-            FINAL_RUN,
-        ),
+        roles=(COMPARISON, EVALUATION, FINAL_RUN),
         refused_in={"advise": _ALL_SPENT},
     )
     patience: int = knob(
@@ -434,10 +421,7 @@ class Evaluation(Knobs):
     keep_best: bool = knob(
         False,
         "keep the models of the best evaluation on validation data, as well as the last ones",
-        roles=(
-            EVALUATION,
-            FINAL_RUN,
-        ),
+        roles=(EVALUATION, FINAL_RUN),
         refused_in={
             "advise": _AT_THE_END,
             "deployment": "models are with their owners, who keep the last ones",

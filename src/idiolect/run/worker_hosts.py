@@ -1,4 +1,9 @@
-"""Hosts of a run in other processes: worker processes on this machine, or actors of Ray."""
+"""Hosts of a run in other processes: worker processes on this machine, or actors of Ray.
+
+Hosts on Ray load their data by name, and the run's own process never holds a sample. What it needs
+to know of them (numbers of samples, their form, the fingerprint, the trivial baseline) is found
+where they are, and so is whether model, loss and metrics fit them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,40 +24,20 @@ from ..engine.carriers import Carrier
 from ..engine.engine import Engine
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import HostCalls
+from ..host.baselines import trivial
 from ..host.host import Host
 from ..host.lazy_federation import LazyFederation
+from ..host.metrics import in_use
 from ..host.remote_host import HostLike, RemoteHost
 from ..host.service import HostRecipe
 from ..method import Method
 from ..server.server import Server
+from .plan import Plan
 from .session import Share, build_engine, data_of_clients
 from .settings import Settings
-from .survey import Load
+from .validate import check
 
 HOSTS = ".hosts"  # in a run directory: rows of hosts that are at work
-
-
-@dataclass(frozen=True)
-class InlineData:
-    """Data that are sent to their host."""
-
-    data: Federation
-
-    def __call__(self) -> Federation:
-        return self.data
-
-
-@dataclass(frozen=True)
-class NamedData:
-    """Data that their host loads itself."""
-
-    load: Callable[[], Federation]  # the data of all clients
-    wire_ids: Tensor
-    attack: Attack | None = None
-    seed: int = 0
-
-    def __call__(self) -> Federation:
-        return data_of_clients(self.load(), self.wire_ids, self.attack, self.seed)
 
 
 class WorkerHosts:
@@ -95,16 +79,14 @@ class WorkerHosts:
 
     def _data(self, share: Share) -> Callable[[], Federation]:
         """How a host loads its data: by name, or as they are if the run has them as an object."""
-        load: Callable[[], Federation]
-        if not self.settings.carrier.loads_data:
-            return InlineData(share.data())
-        if isinstance(share.federation, LazyFederation):
+        by_name = self.settings.carrier.loads_data
+        if by_name and isinstance(share.federation, LazyFederation):
             load = share.federation.load
-        elif self.origin.get("data"):
-            load = Load(self.origin)
+        elif by_name and self.origin.get("data"):
+            load = partial(_load, self.origin)
         else:
-            return InlineData(share.data())
-        return NamedData(load, share.wire_ids, share.attack, share.contract.task.seed)
+            return partial(_as_is, share.data())
+        return partial(_load_share, load, share.wire_ids, share.attack, share.contract.task.seed)
 
     def engine(self, server: Server, hosts: Sequence[HostLike], method: Method) -> Engine:
         assert self.carrier is not None
@@ -140,3 +122,48 @@ def _proxy(share: Share) -> RemoteHost:
     clients = census.of(share.wire_ids)
     local = Host(share.contract, clients, share.wire_ids, share.settings)
     return RemoteHost(local, share.data)
+
+
+# -- what another process calls --------------------------------------------------------------------
+def _as_is(data: Federation) -> Federation:
+    """Data that are sent to their host."""
+    return data
+
+
+def _load_share(
+    load: Callable[[], Federation], wire_ids: Tensor, attack: Attack | None, seed: int
+) -> Federation:
+    """Data that their host loads itself: `load` gives those of all clients."""
+    return data_of_clients(load(), wire_ids, attack, seed)
+
+
+def _load(plan: dict[str, Any]) -> Federation:
+    return Plan.read(plan, "origin").make_data()
+
+
+def data_of(plans: Sequence[Plan]) -> Federation:
+    """The data of plans that have the same: loaded here, or by hosts if all plans have them on Ray.
+
+    >>> plan = Plan("fedavg", data="synthetic", data_options={"clients": 3})
+    >>> data_of([plan]).clients
+    3
+    """
+    settings = [plan.make_settings() for plan in plans]
+    ask = settings[0].carrier.ask
+    if ask is None or not all(s.carrier.loads_data for s in settings):
+        return plans[0].make_data()
+    return ask(partial(_survey, [plan.as_dict() for plan in plans]), settings[0].place)
+
+
+def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
+    """Whose data are these, and do they fit what the plans want of them?"""
+    load = partial(_load, documents[0])
+    data = load()
+    plans = [Plan.read(document, "origin") for document in documents]
+    task = plans[0].make_task(data)
+    for plan in plans:
+        check(plan.make_method(), task, data, plan.make_settings())
+    s = plans[0].make_settings()
+    used = in_use(s.metrics, s.metric, data.classes, task.criterion.name)
+    baseline = trivial(data, task.criterion, used)
+    return LazyFederation.of_data(data, sha256=data.fingerprint(), baseline=baseline, load=load)

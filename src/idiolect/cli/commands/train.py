@@ -24,7 +24,7 @@ from ...run.plan import Plan, method_spec, refuse_without_sites, row_spec
 from ...run.result import Result
 from ...run.run import run as run_method
 from ...run.settings import Settings
-from ...run.survey import data_of
+from ...run.worker_hosts import data_of
 from ...study.compare import compare as run_compare
 from ...study.pipeline import pipeline as run_pipeline
 from ...task.task import Task
