@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..core.knobs import Knobs, knob
 from ..report.clients import clients_view
 from ..report.console import ERR, OUT
 from ..report.plots import AXES
-from ..report.progress import RoundCounter, Style, rounds_meter, style_of
+from ..report.progress import RoundMeter, Style, style_of
 from ..report.tables import ALSO, read_also, read_names
 from ..run.interrupts import Interrupted
 from ..run.result import Result
@@ -52,9 +52,9 @@ class Output(Knobs):
         """How progress is shown."""
         return "none" if self.quiet else style_of(lines=True)
 
-    def meter(self, total: int) -> AbstractContextManager[RoundCounter]:
+    def meter(self, total: int) -> RoundMeter:
         """Progress over all rounds of all seeds: rounds per second and the current accuracy."""
-        return rounds_meter(total, self.style)
+        return RoundMeter(total, self.style)
 
     def show_clients(self, result: Result | Comparison) -> None:
         """The clients by name, if the user wants them; stdout is for JSON alone."""

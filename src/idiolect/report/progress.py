@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ..core.knobs import SettingError
 from ..core.text import shown
@@ -70,7 +70,7 @@ class Meter:
         self.tenth = 0
         self._bar: Any = None
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,11 +140,11 @@ class Meter:
         )
 
 
-class RoundCounter:
-    """Makes a report function for each run, and counts the rounds of all runs on one meter."""
+class RoundMeter(Meter):
+    """Counts the rounds of several runs; called, it makes the report function of one of them."""
 
-    def __init__(self, meter: Meter):
-        self.meter = meter
+    def __init__(self, total: int, style: Style):
+        super().__init__(total, style, "rounds", speed=True)
         self.rounds = 0  # of all runs so far
 
     def __call__(self, name: str, first_seed: int, rounds: int) -> RoundReport:
@@ -155,16 +155,9 @@ class RoundCounter:
             self.rounds = before + (seed - first_seed) * rounds + round_number
             what = getattr(figure, "name", "accuracy")
             reached = "" if figure != figure else f", {what} {number(figure)}"
-            self.meter.update(self.rounds, f"{shown(name, 40)} seed {seed}{reached}")
+            self.update(self.rounds, f"{shown(name, 40)} seed {seed}{reached}")
 
         return report
-
-
-@contextmanager
-def rounds_meter(total: int, style: Style) -> Iterator[RoundCounter]:
-    """Progress over all rounds of several runs."""
-    with Meter(total, style, "rounds", speed=True) as meter:
-        yield RoundCounter(meter)
 
 
 @contextmanager
@@ -175,5 +168,5 @@ def run_progress(
     if progress is not None and callable(progress):
         yield progress
         return
-    with rounds_meter(seeds * rounds, style_of(progress)) as counter:
-        yield counter(name, first_seed, rounds)
+    with RoundMeter(seeds * rounds, style_of(progress)) as meter:
+        yield meter(name, first_seed, rounds)
