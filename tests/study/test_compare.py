@@ -165,7 +165,7 @@ def test_goals_are_the_whole_comparisons_and_must_be_seen():
         goals_of([Settings(bytes=5, eval_every=0)])
     with pytest.raises(SettingError, match="got 5 and 6"):
         goals_of([Settings(bytes=5), Settings(bytes=6)])
-    with pytest.raises(SettingError, match="count: 'words' is not accepted"):
+    with pytest.raises(SettingError, match="count must be one of 'bytes', 'values', got 'words'"):
         goals_of([Settings()], "words")
 
 

@@ -73,7 +73,7 @@ COMPARISON = {
     "fewer labels": ({"labels": ["one"]}, "labels and folders are not as many"),
     "a count that does not exist": (
         {"goals": {"budget": 0, "target": 0.0, "count": "cents"}},
-        "count: 'cents' is not accepted",
+        "count must be one of 'bytes', 'values', got 'cents'",
     ),
     "another goal": ({"goals": {"budget": 0, "hope": 1}}, "'hope' in goals is not expected"),
     "half a majority": ({"majority": {"method": "majority"}}, "'label' in majority is missing"),

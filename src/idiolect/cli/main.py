@@ -44,7 +44,7 @@ def load(arguments: list[str]) -> Callable[[list[str]], None]:
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0 on success, 1 if the system refused (a full disk), 2 for a setting that is not accepted, 130
+    0 on success, 1 if the system refused (a full disk), 2 for a setting that is refused, 130
     after Ctrl-C, 143 after SIGTERM.
     """
     arguments = sys.argv[1:] if argv is None else argv

@@ -59,7 +59,7 @@ class Goals:
     def __post_init__(self) -> None:
         if self.count not in COUNTS:
             names = ", ".join(map(repr, COUNTS))
-            raise SettingError(f"count: {self.count!r} is not accepted; one of {names}")
+            raise SettingError(f"count must be one of {names}, got {self.count!r}")
 
     @property
     def targeted(self) -> bool:
