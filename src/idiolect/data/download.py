@@ -12,6 +12,7 @@ and is then set aside.
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import http.client
 import importlib
@@ -179,6 +180,25 @@ def file_in(folder: Path, name: str, limit: int) -> Path:
     if path.stat().st_size > limit:
         raise SettingError(f"path: {path} has more than {limit} bytes")
     return path
+
+
+# what reading a file of another form can raise; the errors of pandas and csv among them
+UNREADABLE = (
+    *(ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError, EOFError),
+    *(SyntaxError, csv.Error),
+)
+
+
+@contextlib.contextmanager
+def reading(path: Path, what: str) -> Iterator[None]:
+    """While a file of the user's is read: whatever goes wrong says that it is not `what`."""
+    try:
+        yield
+    except SettingError:
+        raise
+    except UNREADABLE as error:
+        reason = error if isinstance(error, ValueError) else repr(error)
+        raise SettingError(f"path: {path} is not {what}: {reason}") from None
 
 
 def get(name: str) -> Path:

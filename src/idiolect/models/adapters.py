@@ -21,6 +21,8 @@ linear layer leads back to the width of the model, as the last one of the other 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
@@ -68,6 +70,7 @@ class Adapted(nn.Module):
             return getattr(super().__getattr__("layer"), name)
 
 
+# -- low-rank: at every layer ----------------------------------------------------------------------
 class LowRank(Adapter):
     """B A x: from `inputs` features to `rank` of them and to `outputs`."""
 
@@ -153,79 +156,6 @@ def _adaptable(module: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-KINDS = ("low-rank", "bottleneck", "conv")
-_FITS = {
-    "low-rank": "no linear, convolution or transformer layer is without one",
-    "bottleneck": "it has no repeated blocks with linear layers, as a transformer has; "
-    "kind 'low-rank' fits any model",
-    "conv": "it has no repeated blocks with convolutions, as a ResNet has; "
-    "kind 'low-rank' fits any model",
-}
-
-
-def adapt(module: nn.Module, rank: int = 4, layers: str = "*", kind: str = "low-rank") -> nn.Module:
-    """A copy of `module` with adapters.
-
-    "low-rank": of `rank` at its linear, convolution and transformer layers; it starts as the same
-    function, and a transformer layer has one adapter as a whole. "bottleneck": after the sublayers
-    of a transformer, of inner width `rank`. "conv": 1x1 convolutions in the blocks of a ResNet,
-    without a rank. `layers` are names of layers or patterns ("hidden*,head").
-
-    >>> module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-    >>> module = adapt(module, rank=2, layers="0")
-    >>> [(name, p.numel()) for name, p in module.named_parameters()][:4]
-    [('0.layer.weight', 30), ('0.layer.bias', 5), ('0.adapter.down', 12), ('0.adapter.up', 10)]
-    >>> adapt(module, layers="head")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    idiolect.core.knobs.SettingError: layers: 'head' matches no layer ...; names or patterns of: 2
-    """
-    rank = check("rank", rank, knob(4, "the inner width of an adapter", low=1), int)
-    kind = check("kind", kind, knob("low-rank", "the kind of adapter", choices=KINDS), str)
-    module = copy.deepcopy(module)
-    places = PLACES.get(kind, _adaptable)
-    make = MAKE.get(kind, _low_rank)
-    layers_by_name = _matching(places(module), layers, kind)
-    for name, _ in module.named_parameters():
-        owner = module.get_submodule(name.rpartition(".")[0])
-        if fnmatchcase(name, ADAPTER) and not isinstance(owner, Adapter):
-            raise SettingError(
-                "module must have no names with 'adapter.', which are for what adapt adds, got "
-                f"{name!r}"
-            )
-    adapted: dict[nn.Module, Adapted] = {}
-    for name, layer in layers_by_name.items():
-        if isinstance(next(layer.parameters()), nn.parameter.UninitializedParameter):
-            raise SettingError(
-                f"module: layer {name!r} is lazy; run the module once so that its sizes are known"
-            )
-        adapted[layer] = adapted.get(layer) or Adapted(layer, make(layer, rank))
-        if not name:
-            return adapted[layer]
-        parent, _, child = name.rpartition(".")
-        setattr(module.get_submodule(parent), child, adapted[layer])
-    if kind == "bottleneck":
-        call_every_layer(module)
-    return module
-
-
-def _matching(layers_by_name: dict[str, nn.Module], layers: str, kind: str) -> dict[str, nn.Module]:
-    """Those of the layers that the patterns name."""
-    patterns = [p.strip() for p in layers.split(",")]
-    matches = {
-        name: layer
-        for name, layer in layers_by_name.items()
-        if any(fnmatchcase(name, p) for p in patterns)
-    }
-    if not matches:
-        names = ", ".join(name or "* (the module is one layer)" for name in layers_by_name)
-        raise SettingError(
-            f"layers: {layers!r} matches no layer that can have an adapter of kind {kind!r}; "
-            f"names or patterns of: {names or f'none ({_FITS[kind]})'}"
-        )
-    return matches
-
-
 # -- adapters of Pillutla et al. -------------------------------------------------------------------
 BOTTLENECK_STD = 0.01
 CONV_STD = 1e-4
@@ -278,7 +208,7 @@ class PointwiseAdapter(Adapter):
         return F.conv2d(F.group_norm(y, self.groups, self.scale, self.shift), self.up)
 
 
-def after_sublayer(layer: nn.Module, rank: int) -> Adapter:
+def _after_sublayer(layer: nn.Module, rank: int) -> Adapter:
     """The adapter after attention, or after the linear layer that ends a sublayer."""
     if isinstance(layer, nn.MultiheadAttention):
         return SublayerAdapter(layer.embed_dim, rank, layer.out_proj.weight.detach())
@@ -286,7 +216,7 @@ def after_sublayer(layer: nn.Module, rank: int) -> Adapter:
     return SublayerAdapter(layer.out_features, rank, layer.weight.detach())
 
 
-def after_convolution(layer: nn.Module, rank: int) -> Adapter:
+def _after_convolution(layer: nn.Module, rank: int) -> Adapter:
     """The adapter after a convolution; it has no rank."""
     assert isinstance(layer, nn.Conv2d)
     channels = layer.out_channels
@@ -294,7 +224,7 @@ def after_convolution(layer: nn.Module, rank: int) -> Adapter:
     return PointwiseAdapter(channels, next(fits, 1), layer.weight.detach())
 
 
-def sublayers_of(module: nn.Module) -> dict[str, nn.Module]:
+def _sublayers_of(module: nn.Module) -> dict[str, nn.Module]:
     """The modules that end the sublayers of a transformer's blocks, by name and in order."""
     return {
         f"{path}.{name}": layer
@@ -340,7 +270,7 @@ def _has_one(module: nn.Module, name: str) -> bool:
     return bool(parent) and isinstance(module.get_submodule(parent), Adapted)
 
 
-def convolutions_of(module: nn.Module) -> dict[str, nn.Module]:
+def _convolutions_of(module: nn.Module) -> dict[str, nn.Module]:
     """The convolutions of residual blocks, shortcuts (1x1) apart, by name and in order."""
     return {
         f"{path}.{name}": layer
@@ -352,7 +282,98 @@ def convolutions_of(module: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def call_every_layer(module: nn.Module) -> None:
+# -- a copy of a model with adapters --------------------------------------------------------------
+@dataclass(frozen=True)
+class AdapterKind:
+    """Where adapters go, how they are made, and why a model may have no place for them."""
+
+    places: Callable[[nn.Module], dict[str, nn.Module]]
+    make: Callable[[nn.Module, int], Adapter]  # layer, rank
+    unfit: str
+
+
+_BY_NAME = {
+    "low-rank": AdapterKind(
+        _adaptable, _low_rank, "no linear, convolution or transformer layer is without one"
+    ),
+    "bottleneck": AdapterKind(
+        _sublayers_of,
+        _after_sublayer,
+        "it has no repeated blocks with linear layers, as a transformer has; "
+        "kind 'low-rank' fits any model",
+    ),
+    "conv": AdapterKind(
+        _convolutions_of,
+        _after_convolution,
+        "it has no repeated blocks with convolutions, as a ResNet has; "
+        "kind 'low-rank' fits any model",
+    ),
+}
+KINDS = tuple(_BY_NAME)
+
+
+def adapt(module: nn.Module, rank: int = 4, layers: str = "*", kind: str = "low-rank") -> nn.Module:
+    """A copy of `module` with adapters.
+
+    "low-rank": of `rank` at its linear, convolution and transformer layers; it starts as the same
+    function, and a transformer layer has one adapter as a whole. "bottleneck": after the sublayers
+    of a transformer, of inner width `rank`. "conv": 1x1 convolutions in the blocks of a ResNet,
+    without a rank. `layers` are names of layers or patterns ("hidden*,head").
+
+    >>> module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    >>> module = adapt(module, rank=2, layers="0")
+    >>> [(name, p.numel()) for name, p in module.named_parameters()][:4]
+    [('0.layer.weight', 30), ('0.layer.bias', 5), ('0.adapter.down', 12), ('0.adapter.up', 10)]
+    >>> adapt(module, layers="head")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    idiolect.core.knobs.SettingError: layers: 'head' matches no layer ...; names or patterns of: 2
+    """
+    rank = check("rank", rank, knob(4, "the inner width of an adapter", low=1), int)
+    kind = check("kind", kind, knob("low-rank", "the kind of adapter", choices=KINDS), str)
+    module = copy.deepcopy(module)
+    layers_by_name = _matching(_BY_NAME[kind].places(module), layers, kind)
+    for name, _ in module.named_parameters():
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if fnmatchcase(name, ADAPTER) and not isinstance(owner, Adapter):
+            raise SettingError(
+                "module must have no names with 'adapter.', which are for what adapt adds, got "
+                f"{name!r}"
+            )
+    adapted: dict[nn.Module, Adapted] = {}
+    for name, layer in layers_by_name.items():
+        if isinstance(next(layer.parameters()), nn.parameter.UninitializedParameter):
+            raise SettingError(
+                f"module: layer {name!r} is lazy; run the module once so that its sizes are known"
+            )
+        adapted[layer] = adapted.get(layer) or Adapted(layer, _BY_NAME[kind].make(layer, rank))
+        if not name:
+            return adapted[layer]
+        parent, _, child = name.rpartition(".")
+        setattr(module.get_submodule(parent), child, adapted[layer])
+    if kind == "bottleneck":
+        _call_every_layer(module)
+    return module
+
+
+def _matching(layers_by_name: dict[str, nn.Module], layers: str, kind: str) -> dict[str, nn.Module]:
+    """Those of the layers that the patterns name."""
+    patterns = [p.strip() for p in layers.split(",")]
+    matches = {
+        name: layer
+        for name, layer in layers_by_name.items()
+        if any(fnmatchcase(name, p) for p in patterns)
+    }
+    if not matches:
+        names = ", ".join(name or "* (the module is one layer)" for name in layers_by_name)
+        raise SettingError(
+            f"layers: {layers!r} matches no layer that can have an adapter of kind {kind!r}; "
+            f"names or patterns of: {names or f'none ({_BY_NAME[kind].unfit})'}"
+        )
+    return matches
+
+
+def _call_every_layer(module: nn.Module) -> None:
     """Let torch's transformer layers call what is in them also where no gradient is needed.
 
     Their short cut for inference reads the weights of the layers inside and would pass over the
@@ -363,7 +384,3 @@ def call_every_layer(module: nn.Module) -> None:
             layer.activation_relu_or_gelu = 0  # one of the conditions of the short cut
         if isinstance(layer, nn.TransformerEncoder):
             layer.use_nested_tensor = False
-
-
-PLACES = {"bottleneck": sublayers_of, "conv": convolutions_of}
-MAKE = {"bottleneck": after_sublayer, "conv": after_convolution}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.knobs import SettingError, knob
 from ...core.text import note, shown
-from ..download import OWN, folder_of, path_knob
+from ..download import OWN, folder_of, path_knob, reading
 from ..entries import register
 from ..federation import Federation
 from ..partition import largest_clients
@@ -93,13 +93,11 @@ def read_leaf(folder: Path, memory: float) -> WriterSamples:
 
 def _read(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """(writer, float32[n, 784], int64[n]) of one file."""
-    try:
+    with reading(path, "a file of LEAF's femnist"):
         if path.stat().st_size > LIMIT:
             raise ValueError(f"more than {LIMIT} bytes")
         data = json.loads(path.read_bytes())["user_data"]
         return [(writer, *_samples(writer, own["x"], own["y"])) for writer, own in data.items()]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as e:
-        raise SettingError(f"path: {path} is not a file of LEAF's femnist: {e!r}") from None
 
 
 def _samples(writer: str, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -12,11 +12,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ...core.knobs import SettingError, knob
 from ...core.text import note, shown
-from ..download import OWN, folder_of, path_knob
+from ..download import OWN, folder_of, path_knob, reading
 from ..entries import register
 from ..federation import Federation
 from ..partition import largest_clients
@@ -53,10 +51,9 @@ class Gldv2(Shares):
         users = set(largest_clients(sizes, self.clients, self.minimum))
         used = [i for i, (user, *_) in enumerate(rows) if user in users]
         names = sorted({rows[i][2] for i in used}, key=lambda name: (len(name), name))
-        number = {name: k for k, name in enumerate(names)}
         return Federation.from_arrays(
             decode([files[i] for i in used], folder, self.size, "rgb", self.memory),
-            np.array([number[rows[i][2]] for i in used]),
+            [rows[i][2] for i in used],
             [rows[i][0] for i in used],
             class_names=names,
             channels="first",
@@ -84,7 +81,8 @@ def read_map(path: Path) -> list[Row]:
     if not path.is_file():
         raise SettingError(f"path: {path.parent} holds no file {path.name}; {OWN['gldv2'].expects}")
     rows: list[Row] = []
-    try:
+    columns = ", ".join(COLUMNS)
+    with reading(path, f"a map of pictures with columns {columns}"):
         with open(path, encoding="utf-8-sig", newline="") as lines:
             for line in csv.DictReader(lines):
                 user, image, label = (line.get(name) for name in COLUMNS)
@@ -95,10 +93,6 @@ def read_map(path: Path) -> list[Row]:
                     raise ValueError(f"more than {ROWS} rows")
         if not rows:
             raise ValueError("no rows")
-    except (ValueError, OSError, csv.Error) as e:
-        raise SettingError(
-            f"path: {path} is not a map of pictures: {e}; columns {', '.join(COLUMNS)} are expected"
-        ) from None
     return rows
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ...core.knobs import SettingError, knob
-from ..download import file_in, folder_of, path_knob
+from ..download import file_in, folder_of, path_knob, reading
 from ..entries import register
 from ..partition import largest_clients
 from ..read.tables import TableSet, scale_knob
@@ -59,7 +59,7 @@ class Groups(TableSet):
         import pandas as pd
 
         kinds = {name: str if name in self.text else "float64" for name in self.columns}
-        try:
+        with reading(path, f"the {self.name} data"):
             table = pd.read_csv(path, dtype=kinds, encoding="utf-8")
             if tuple(table.columns) != self.columns:
                 raise ValueError(f"columns {', '.join(self.columns)} are expected")
@@ -67,8 +67,6 @@ class Groups(TableSet):
                 if table[name].isna().any():
                     raise ValueError(f"column {name!r} has missing values")
             table[self.client] = table[self.client].astype("int64")
-        except (ValueError, OSError) as error:  # the errors of pandas are ValueErrors
-            raise SettingError(f"path: {path} is not the {self.name} data: {error}") from None
         return table
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core.knobs import SettingError, knob
-from ..download import file_in, folder_of, path_knob
+from ..download import file_in, folder_of, path_knob, reading
 from ..entries import register
 from ..federation import Federation
 from ..splits import SPLITS, Shares
@@ -110,12 +110,10 @@ def draw_parts(
 def _read(folder: Path, name: str, kind: np.dtype, columns: int) -> np.ndarray:
     """An array in a file, which stays there until it is used."""
     path = file_in(folder, name, LIMIT)
-    try:
+    with reading(path, "the hapt data"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if array.dtype != kind or array.ndim != 2 or array.shape[1] != columns or not len(array):
             raise ValueError(f"{array.dtype}{list(array.shape)}; {kind}[n, {columns}] is expected")
-    except (ValueError, OSError, EOFError, SyntaxError, TypeError) as e:
-        raise SettingError(f"path: {path} is not the hapt data: {e}") from None
     return array
 
 

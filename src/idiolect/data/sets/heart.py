@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...core.knobs import SettingError, knob, nearest
 from ...core.text import note
-from ..download import file_in, folder_of, path_knob
+from ..download import file_in, folder_of, path_knob, reading
 from ..entries import register
 from ..prepare.columns import read_names, write_names
 from ..read.tables import TableSet, missing_knob, scale_knob
@@ -103,7 +103,7 @@ def _read(path: Path) -> pd.DataFrame:
     """A hospital's file, with names for columns and codes."""
     import pandas as pd
 
-    try:
+    with reading(path, "the heart data"):
         table = pd.read_csv(path, header=None, na_values="?", dtype="float64")
         if table.shape[1] != len(COLUMNS):
             raise ValueError(f"{table.shape[1]} columns; {len(COLUMNS)} are expected")
@@ -115,6 +115,4 @@ def _read(path: Path) -> pd.DataFrame:
             if odd.any():
                 raise ValueError(f"column {name!r} holds {table[name][odd].iloc[0]:g}")
             table[name] = table[name].map(words)
-    except (ValueError, OSError) as error:  # the errors of pandas are ValueErrors
-        raise SettingError(f"path: {path} is not the heart data: {error}") from None
     return table

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.knobs import Knobs, SettingError, knob
-from ..download import file_in, folder_of, path_knob
+from ..download import file_in, folder_of, path_knob, reading
 from ..entries import register
 from ..federation import Federation
 from ..splits import SPLITS
@@ -123,12 +123,10 @@ class Text(Knobs):
 
     def _texts(self) -> dict[str, str]:
         path = self.find()
-        try:
+        with reading(path, f"the {self.name} data"):
             if path.stat().st_size > self.limit:
                 raise ValueError(f"more than {self.limit} bytes")
             return {str(client): "\n".join(texts) for client, texts in self.read(path).items()}
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as e:
-            raise SettingError(f"path: {path} is not the {self.name} data: {e!r}") from None
 
     def _parts(self, sizes: np.ndarray) -> np.ndarray:  # int64[N] -> int64[N, 3]
         """Tokens that train, validate and test."""
