@@ -201,6 +201,16 @@ def _deal(number: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> n
     return client
 
 
+def partition_knob(default: str, where: str = "") -> Any:
+    """The setting for who gets what, of everything that is dealt to clients."""
+    return knob(
+        default,
+        f"who gets what{where}: a fixed number of classes, Dirichlet shares of each class, "
+        "unequal sizes, or an even random deal",
+        choices=("classes", "dirichlet", "quantity", "iid"),
+    )
+
+
 @dataclass(frozen=True)
 class Partitioned(Knobs):
     """How one pool of labelled samples becomes many clients.
@@ -210,12 +220,7 @@ class Partitioned(Knobs):
     """
 
     clients: int = knob(100, "number of clients", low=1)
-    partition: str = knob(
-        "classes",
-        "who gets what: a fixed number of classes, Dirichlet shares of each class, "
-        "unequal sizes, or an even random deal",
-        choices=("classes", "dirichlet", "quantity", "iid"),
-    )
+    partition: str = partition_knob("classes")
     classes_per_client: int = knob(2, "classes of each client (partition classes)", low=1)
     level: bool = knob(True, "equal shards, cut to the smallest class (partition classes)")
     alpha: float = knob(
@@ -235,3 +240,9 @@ class Partitioned(Knobs):
         if self.partition == "quantity":
             return quantity(labels, self.clients, self.sigma, self.seed, self.minimum)
         return iid(labels, self.clients, self.seed)
+
+    def deal(self, labels: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Clients, labels and arrays of the samples that are dealt to a client."""
+        client = self.assign(labels)
+        used = client >= 0
+        return client[used], labels[used], *(array[used] for array in arrays)

@@ -7,10 +7,6 @@ any pixel is decoded.
 from __future__ import annotations
 
 import os
-import struct
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +20,10 @@ from ...core.knobs import SettingError, knob
 from ...core.text import note, shown
 from ..entries import register
 from ..federation import Federation
-from ..partition import Partitioned
+from ..partition import Partitioned, partition_knob
 from ..splits import ALIASES, SPLITS, Shares, complete_split
 from .convert import check_memory
-from .pictures import GREY, picture
+from .pictures import GREY, open_picture, picture
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
@@ -50,12 +46,7 @@ class Folder(Partitioned, Shares):
     size: int = knob(0, "resize to size x size pixels; 0: all pictures have one size", low=0)
     colour: str = knob("auto", "grey if all pictures are", choices=("auto", "grey", "rgb"))
     clients: int = knob(10, "number of clients (layouts without clients)", low=1)
-    partition: str = knob(
-        "dirichlet",
-        "who gets what in layouts without clients: a fixed number of classes, Dirichlet shares of "
-        "each class, unequal sizes, or an even random deal",
-        choices=("classes", "dirichlet", "quantity", "iid"),
-    )
+    partition: str = partition_knob("dirichlet", " in layouts without clients")
     minimum: int = knob(1, "least samples of a client (partitions dirichlet and quantity)", low=1)
     scale_images: bool = knob(True, "pixels in [0, 1]; otherwise bytes")
     memory: float = knob(4.0, "most GiB that the pictures may take as numbers", above=0)
@@ -75,10 +66,8 @@ class Folder(Partitioned, Shares):
         labels = np.array([names.index(_part(f, levels, "class")) for f in files])
         who: Any = [_part(f, levels, "client") for f in files]
         if "client" not in levels:
-            who = self.assign(labels)
-            files = [f for f, k in zip(files, who, strict=True) if k >= 0]
-            labels = labels[who >= 0]
-            who = who[who >= 0]
+            who, labels, places = self.deal(labels, np.arange(len(files)))
+            files = [files[i] for i in places]
         options = self.shares()
         if "split" in levels:
             splits = [_part(f, levels, "split") for f in files]
@@ -155,7 +144,8 @@ def _levels(layout: str, files: list[Path], root: Path) -> list[str]:
 
 def _guess(files: list[Path]) -> list[str]:
     depth = len(files[0].parts) - 1
-    splits = [i for i in range(depth - 1) if _are_splits({f.parts[i] for f in files})]
+    names = [{ALIASES.get(f.parts[i], f.parts[i]) for f in files} for i in range(depth - 1)]
+    splits = [i for i in range(depth - 1) if names[i] <= set(SPLITS)]
     rest = ["client", "class"][-(depth - bool(splits)) :] if depth > bool(splits) else []
     if not 1 <= len(rest) == depth - bool(splits):
         raise SettingError(
@@ -163,10 +153,6 @@ def _guess(files: list[Path]) -> list[str]:
             "they are, such as client/class/file or class/file"
         )
     return [*rest[: splits[0]], "split", *rest[splits[0] :]] if splits else rest
-
-
-def _are_splits(names: set[str]) -> bool:
-    return {ALIASES.get(name, name) for name in names} <= set(SPLITS)
 
 
 def _part(file: Path, levels: list[str], level: str) -> str:
@@ -179,7 +165,7 @@ def decode(files: list[Path], root: Path, size: int, colour: str, memory: float)
     modes = []
     sizes = []
     for file in files:
-        with _opened(root, file) as image:
+        with open_picture(root / file, f"path: {shown(file)!r}", FORMATS) as image:
             turned = image.getexif().get(ORIENTATION) in TURNED
             sizes.append(image.size[::-1] if turned else image.size)
             modes.append(image.mode in GREY)
@@ -195,7 +181,7 @@ def decode(files: list[Path], root: Path, size: int, colour: str, memory: float)
     check_memory(need, memory, "path", f"{len(files)} pictures of {width} x {height} as numbers")
     out = torch.empty(len(files), channels, height, width, dtype=torch.uint8)
     for i, file in enumerate(files):
-        with _opened(root, file) as image:
+        with open_picture(root / file, f"path: {shown(file)!r}", FORMATS) as image:
             out[i] = _pixels(image, channels, (width, height))
     return out
 
@@ -204,15 +190,15 @@ def _pixels(image: Any, channels: int, size: tuple[int, int]) -> Tensor:
     from PIL import Image, ImageOps
 
     upright = ImageOps.exif_transpose(image)
-    upright = upright if upright.mode.startswith("I;16") else upright.convert(_mode(channels))
+    upright = (
+        upright
+        if upright.mode.startswith("I;16")
+        else upright.convert("L" if channels == 1 else "RGB")
+    )
     if upright.size != size:
         upright = upright.resize(size, Image.Resampling.BILINEAR)
     pixels = picture(upright, "path")
     return pixels.expand(channels, *pixels.shape[1:])
-
-
-def _mode(channels: int) -> str:
-    return "L" if channels == 1 else "RGB"
 
 
 def _channels(grey: list[bool], colour: str) -> int:
@@ -228,21 +214,3 @@ def _channels(grey: list[bool], colour: str) -> int:
 
 def _times(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
-
-
-@contextmanager
-def _opened(root: Path, file: Path) -> Iterator[Any]:
-    """A picture; an error names its file."""
-    from PIL import Image
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(root / file, formats=FORMATS) as image:
-                yield image
-    except SettingError:
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
-        raise SettingError(f"path: {shown(file)!r} has too many pixels ({e})") from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error) as e:
-        raise SettingError(f"path: {shown(file)!r} is not a picture, or damaged ({e})") from None

@@ -102,10 +102,8 @@ def _fits(values: np.ndarray) -> bool:
 
 def _take(values: np.ndarray, rows: np.ndarray, change: Change | None) -> Tensor:
     ascending = np.argsort(rows)  # a disk is read from front to back
-    ascending_values = np.asarray(values[rows[ascending]])
-    back = np.empty_like(ascending)
-    back[ascending] = np.arange(len(rows))
-    t = to_tensor(ascending_values[back])
+    back = np.argsort(ascending)
+    t = to_tensor(np.asarray(values[rows[ascending]])[back])
     return (t if change is None else change(t)).contiguous()
 
 

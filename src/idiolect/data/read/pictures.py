@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,6 +69,24 @@ def is_picture(value: Any) -> bool:
     """Whether it is an image of PIL, which is loaded if the user has one."""
     pil = sys.modules.get("PIL.Image")
     return pil is not None and isinstance(value, pil.Image)
+
+
+@contextmanager
+def open_picture(path: str | Path, name: str, formats: tuple[str, ...]) -> Iterator[Any]:
+    """A picture in a file; an error names it, and none is decoded that could fill the memory."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=formats) as image:
+                yield image
+    except SettingError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
+        raise SettingError(f"{name} has too many pixels ({e})") from None
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error) as e:
+        raise SettingError(f"{name} is not a picture, or damaged ({e})") from None
 
 
 GREY = ("1", "L", "LA", "I;16", "I;16B", "I;16L", "I", "F")

@@ -9,7 +9,6 @@ turns sheets into the original batches.
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -18,6 +17,7 @@ import numpy as np
 
 from ...core.knobs import SettingError, knob
 from ..entries import register
+from ..read.pictures import open_picture
 from .images import Images, Part, find_file
 
 RECORD = 1 + 3 * 32 * 32
@@ -74,31 +74,20 @@ def write_batch(path: str | Path, images: np.ndarray, labels: np.ndarray) -> Non
 
 def read_png(path: str | Path) -> np.ndarray:  # -> uint8[height, width, 1 or 3]
     """The pixels of an 8-bit grey or RGB picture; its size is checked before memory is taken."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(path, formats=("PNG",)) as picture:  # reads the header only
-            channels = {"L": 1, "RGB": 3}.get(picture.mode, 0)
-            # Pillow reads other depths into these modes too; the decoder's raw mode tells
-            if not channels or not picture.tile or picture.tile[0][3] != picture.mode:
-                raise SettingError(f"{path} must be an 8-bit grey or RGB picture")
-            width, height = picture.size
-            if width * height * channels > SHEET_LIMIT:
-                raise SettingError(
-                    f"{path} must have at most {SHEET_LIMIT} bytes of pixels, "
-                    f"got {width} x {height} pixels"
-                )
-            picture.verify()  # the checksums; it uses up the file
-        with Image.open(path, formats=("PNG",)) as picture:
-            return np.array(picture).reshape(height, width, channels)
-    except SettingError:
-        raise
-    except UnidentifiedImageError:
-        raise SettingError(f"{path}: not a PNG file, or a damaged one") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as e:
-        raise SettingError(f"{path}: too many pixels to be accepted ({e})") from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error) as e:
-        raise SettingError(f"{path}: damaged PNG file ({e})") from None
+    with open_picture(path, str(path), ("PNG",)) as picture:  # reads the header only
+        channels = {"L": 1, "RGB": 3}.get(picture.mode, 0)
+        # Pillow reads other depths into these modes too; the decoder's raw mode tells
+        if not channels or not picture.tile or picture.tile[0][3] != picture.mode:
+            raise SettingError(f"{path} must be an 8-bit grey or RGB picture")
+        width, height = picture.size
+        if width * height * channels > SHEET_LIMIT:
+            raise SettingError(
+                f"{path} must have at most {SHEET_LIMIT} bytes of pixels, "
+                f"got {width} x {height} pixels"
+            )
+        picture.verify()  # the checksums; it uses up the file
+    with open_picture(path, str(path), ("PNG",)) as picture:
+        return np.array(picture).reshape(height, width, channels)
 
 
 def read_sheet(path: str | Path) -> np.ndarray:  # -> uint8[n, 3, 32, 32]

@@ -29,13 +29,12 @@ class Digits(Partitioned, Shares):
         from sklearn.datasets import load_digits  # here, because it takes seconds to import
 
         pixels, labels = load_digits(return_X_y=True)
-        client = self.assign(labels)
-        used = client >= 0
-        x = (pixels[used] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+        client, labels, pixels = self.deal(labels, pixels)
+        x = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
         return Federation.from_arrays(
             x,
-            labels[used],
-            client[used],
+            labels,
+            client,
             classes=10,
             **self.shares(),
             name="digits",

@@ -129,12 +129,10 @@ class Images(Partitioned):
         (train, train_labels), (test, test_labels) = (
             self._some(part) for part in self.read(folder)
         )
-        train_client = self.assign(train_labels)
-        test_client = mirror(train_labels, train_client, test_labels, self.seed)
-        train_used = train_client >= 0
-        test_used = test_client >= 0
-        train_client = train_client[train_used]
-        test_client = test_client[test_used]
+        owners = self.assign(train_labels)
+        test_owners = mirror(train_labels, owners, test_labels, self.seed)
+        train_used, test_used = owners >= 0, test_owners >= 0
+        train_client, test_client = owners[train_used], test_owners[test_used]
         images = np.concatenate([train[train_used], test[test_used]])
         train_split = draw_split(train_client, self.valid, 0.0, self.seed)
         split = np.concatenate([train_split, np.full(len(test_client), SPLITS.index("test"))])

@@ -17,7 +17,7 @@ from ...core.knobs import SettingError, knob
 from ..download import file_in, folder_of, path_knob
 from ..entries import register
 from ..federation import Federation
-from ..partition import Partitioned
+from ..partition import Partitioned, partition_knob
 from ..splits import Shares
 from .images import IDX_LIMIT, read_idx, write_idx
 
@@ -37,12 +37,7 @@ class QuickDraw(Partitioned, Shares):
         62, "classes to take, evenly spaced in the order of their names", low=2, high=345
     )
     clients: int = knob(50, "number of clients", low=1)
-    partition: str = knob(
-        "dirichlet",
-        "who gets what: a fixed number of classes, Dirichlet shares of each class, "
-        "unequal sizes, or an even random deal",
-        choices=("classes", "dirichlet", "quantity", "iid"),
-    )
+    partition: str = partition_knob("dirichlet")
     path: str = path_knob("quickdraw")
 
     def load(self) -> Federation:
@@ -62,13 +57,11 @@ class QuickDraw(Partitioned, Shares):
         numbers = np.linspace(0, len(names) - 1, self.classes).round().astype(np.int64)
         images = drawings[numbers]
         labels = np.repeat(np.arange(self.classes), images.shape[1])
-        client = self.assign(labels)
-        used = client >= 0
-        pixels = images.reshape(-1, 1, *images.shape[2:])[used]
+        client, labels, pixels = self.deal(labels, images.reshape(-1, 1, *images.shape[2:]))
         return Federation.from_arrays(
             (pixels / np.float32(255)).astype(np.float32),
-            labels[used],
-            client[used],
+            labels,
+            client,
             classes=self.classes,
             class_names=[names[k] for k in numbers],
             channels="first",
