@@ -13,7 +13,7 @@ import torch
 
 from channels.common import CHANNELS, form, keys, start
 from idiolect.channels import Channel, parse_channel
-from idiolect.channels.half import Half
+from idiolect.channels.dense import Half
 from idiolect.wire.ragged import Ragged, Reader
 
 N = 37  # numbers: fills no byte

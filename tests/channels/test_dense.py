@@ -4,10 +4,7 @@ import pytest
 import torch
 
 from channels.common import form, send
-from idiolect.channels.clip import Clip
-from idiolect.channels.half import Half
-from idiolect.channels.int8 import Int8
-from idiolect.channels.sign import Sign
+from idiolect.channels.dense import Clip, Half, Int8, Sign
 from idiolect.core.knobs import SettingError
 
 NORMAL = torch.randn(5, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.common import form, keys, send
-from idiolect.channels.randomk import RandomK
-from idiolect.channels.topk import TopK, largest
+from idiolect.channels.sparse import RandomK, TopK, largest
 from idiolect.core.knobs import SettingError
 
 NORMAL = torch.randn(5, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

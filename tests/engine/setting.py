@@ -11,9 +11,8 @@ from torch import Tensor
 
 from idiolect.channels import parse_channel
 from idiolect.core.knobs import build
-from idiolect.host.host import Host
+from idiolect.host.host import Host, HostSettings
 from idiolect.host.scores import Scores
-from idiolect.host.settings import HostSettings
 from idiolect.methods import make_method
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings

@@ -15,9 +15,8 @@ from idiolect.data.federation import SPLITS, Federation
 from idiolect.engine.carriers import SiteCarrier
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
-from idiolect.host.host import Host
+from idiolect.host.host import Host, HostSettings
 from idiolect.host.service import Service
-from idiolect.host.settings import HostSettings
 from idiolect.run.plan import Plan
 from idiolect.run.session import Session
 

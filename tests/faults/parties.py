@@ -20,8 +20,7 @@ from faults.fileops import at_operation, full_disk
 from idiolect.attacks import parse_attack
 from idiolect.attacks.malicious import MaliciousHost
 from idiolect.channels import parse_channel
-from idiolect.host.host import Host
-from idiolect.host.settings import HostSettings
+from idiolect.host.host import Host, HostSettings
 from idiolect.methods import make_method
 from idiolect.run import checkpoint
 from idiolect.server.contract import Contract

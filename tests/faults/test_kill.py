@@ -41,7 +41,7 @@ POINTS = {  # what is called, the call at which to die, before or after it
     "in the first checkpoint": ("idiolect.run.checkpoint:write_tensors", 2, "after"),
     "between the files of a checkpoint": ("idiolect.run.checkpoint:write_tensors", 3, "after"),
     "before a host saves its rows": ("idiolect.host.host:Host.save", 2, "before"),
-    "between the files of a host": ("idiolect.host.state:write_tensors", 3, "after"),
+    "between the files of a host": ("idiolect.host.host:write_tensors", 3, "after"),
     "before a checkpoint has its name": ("os:replace", "000000000004-0", "before"),
     "when a checkpoint has its name": ("os:replace", "000000000004-0", "after"),
     "when a round is saved again, before it has its name": ("os:replace", AGAIN, "before"),

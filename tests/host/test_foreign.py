@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from idiolect.data.federation import Census
+from idiolect.host.host import HostSettings
 from idiolect.host.metrics import MetricCounts, TargetForm, parse_metrics
 from idiolect.host.remote_host import SiteProxy
 from idiolect.host.scores import Scores
-from idiolect.host.settings import HostSettings
 
 IDS = torch.tensor([3, 7])
 METRICS = parse_metrics("auc,f1")

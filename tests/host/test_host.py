@@ -20,8 +20,7 @@ from engine.setting import (
 )
 from idiolect import SettingError
 from idiolect.data.federation import Federation
-from idiolect.host.host import Host
-from idiolect.host.settings import HostSettings
+from idiolect.host.host import Host, HostSettings
 from idiolect.methods import make_method
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings

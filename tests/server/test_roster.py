@@ -8,8 +8,7 @@ import torch
 
 from idiolect import SettingError
 from idiolect.core import streams
-from idiolect.server.roster import Roster
-from idiolect.server.selection import select
+from idiolect.server.roster import Roster, select
 
 
 def of(*ids, samples=10) -> Roster:

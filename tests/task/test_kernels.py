@@ -11,7 +11,7 @@ from torch import nn
 
 from idiolect import Task, models
 from idiolect.task.batches import Batch
-from idiolect.task.kernels.threads import over_threads
+from idiolect.task.kernels.rows import over_threads
 from task.common import Skip, Text, a_batch, rows, same
 
 

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from ..core.registry import PartTable
 from .channel import Channel
-from .clip import Clip
+from .dense import Clip, Half, Int8, Sign
 from .dgc import DGC
 from .feedback import Feedback
-from .half import Half
-from .int8 import Int8
 from .lbgm import LBGM
 from .qsgd import QSGD
-from .randomk import RandomK
-from .sign import Sign
 from .sketch import Sketch
+from .sparse import RandomK, TopK
 from .stage import Form, Stage
-from .topk import TopK
 
 CHANNELS: PartTable[Stage, Channel] = PartTable(
     "channel",

@@ -14,9 +14,9 @@ from ..core.knobs import knob
 from ..core.types import State
 from ..wire.ragged import Ragged, Reader
 from . import bits
-from .clip import clipped
+from .dense import clipped
+from .sparse import largest, pick, place
 from .stage import Coded, Form, Stage, array
-from .topk import largest, pick, place
 
 
 @dataclass(frozen=True)

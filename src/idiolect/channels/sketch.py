@@ -14,8 +14,8 @@ from ..core import streams
 from ..core.knobs import SettingError, knob
 from ..core.types import State
 from ..wire.ragged import Ragged
+from .sparse import largest
 from .stage import Coded, Form, Stage
-from .topk import largest
 
 
 class CountSketch:

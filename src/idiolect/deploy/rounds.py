@@ -16,9 +16,9 @@ from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import PATIENCE, HostCalls, NoReply
 from ..engine.rounds import Rounds
+from ..host.host import HostSettings
 from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
-from ..host.settings import HostSettings
 from ..server.server import Server
 from .registry import RegisteredSite, SiteRegistry, census_of
 

@@ -23,9 +23,9 @@ from ..data.federation import Census
 from ..data.prepare.federated import bytes_of_sums, combine, means
 from ..engine.carriers import SiteCarrier
 from ..engine.retry import PATIENCE
+from ..host.host import HostSettings
 from ..host.metrics import form_of
 from ..host.remote_host import HostLike
-from ..host.settings import HostSettings
 from ..method import Method
 from ..report.progress import RoundReport
 from ..run import checkpoint

@@ -7,7 +7,8 @@ row here; the numbering of rows is the host's own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,28 +18,61 @@ from torch import Tensor
 
 from ..channels import Form
 from ..core import streams
+from ..core.files import private_folder
 from ..core.knobs import SettingError, whole
 from ..core.store import Store
+from ..core.tensors import Shapes, bytes_of, check_shapes, read_tensors, shapes_of, write_tensors
 from ..core.types import State, leaves, prefixed, under
 from ..data.federation import Federation
 from ..server.contract import Contract
 from ..server.protocol import ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
 from ..solvers import sgd
-from ..task.client_optimizer import Optimise
+from ..task.client_optimizer import Fitted, Optimise
 from ..task.context import Here
 from ..wire import messages as wire
 from ..wire.ragged import Ragged
-from . import state as saved
 from .async_work import AsyncWork
 from .evaluation import EachSample, Evaluator, ScoreSums
-from .metrics import Tally, form_of
+from .metrics import Metric, Tally, form_of
 from .scores import Scores
-from .settings import HostSettings
 
 if TYPE_CHECKING:
     from .remote_host import HostLike
 
 _CPU = torch.device("cpu")
+_CACHE = 32 << 20  # bytes that rows at work may touch in a step
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """How a host works: the run's settings that concern it."""
+
+    batch: int = 64
+    batching: str = "replace"
+    chunk: int = 0  # rows at once; 0 = as many as fit in `memory`
+    memory: int = 2 << 30  # bytes for a chunk at work, and for rows before they move to a file
+    scratch: Path | None = None
+    finetune_steps: int = 0  # SGD steps on every personal model before use
+    finetune_lr: float = 0.1
+    optimizer: Fitted | None = None  # how clients step; None = plainly
+    repeats: bool = True  # a round may be asked for after it was concluded, until the next one
+    validation: bool = True  # whether any client of the run, at whichever host, has validation data
+    metrics: tuple[Metric, ...] = ()  # counted beside accuracy and loss
+    # clients start and arrive one by one: what they keep is theirs when their message has counted
+    asynchronous: bool = False
+
+    def rows_at_once(self, model: int, sample: int, samples: int) -> int:
+        """Rows at once: as set, or as many as stay in the cache through their steps.
+
+        A row at work takes a model, its gradient and a batch, of `samples` of these bytes. There is
+        at least one row per thread, and no more than fit in memory (about eight vectors of R^d and
+        a batch with its activations per row).
+        """
+        if self.chunk:
+            return self.chunk
+        batch = samples * sample
+        fit = self.memory // (8 * model + 4 * batch)
+        return max(1, min(fit, max(_CACHE // (2 * model + batch), torch.get_num_threads())))
 
 
 class Host:
@@ -394,15 +428,35 @@ class Host:
         return digest.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Private rows and what the channel keeps, as files in a folder of the owner's."""
-        saved.save(self.stores(), self.wire_ids, folder)
+        """Private rows and what the channel keeps, as files in a folder of the owner's.
+
+        Nobody else may read it. Each file has the clients that its rows belong to.
+        """
+        private_folder(folder)
+        for name, store in self.stores().items():
+            write_tensors(folder / name, {**store.save(), "wire_ids": self.wire_ids})
 
     def load(self, folder: Path, rounds: int | Tensor | None = None) -> None:
         """As it was saved; ValueError for anything that this host cannot have saved.
 
         No row may be newer than the `rounds` that are done: given for all rows, or for each.
         """
-        saved.load(self.stores(), self.wire_ids, folder, self.contract.task.device, rounds)
+        own = shapes_of({"wire_ids": self.wire_ids})
+
+        def check_of(store: Store) -> Callable[[Shapes], None]:
+            def check(shapes: Shapes) -> None:
+                check_shapes({n: shape for n, shape in shapes.items() if n in own}, own)
+                store.check({n: shape for n, shape in shapes.items() if n not in own})
+
+            return check
+
+        stores = self.stores()
+        saved = {n: read_tensors(folder / n, check_of(store)) for n, store in stores.items()}
+        for tensors in saved.values():
+            if not torch.equal(tensors.pop("wire_ids"), self.wire_ids):
+                raise ValueError(f"{folder}: these are the rows of other clients")
+        for name, store in stores.items():
+            store.load(saved[name], self.contract.task.device, rounds=rounds)
 
     def stores(self) -> dict[str, Store]:
         """What is saved, by the names of the files."""
@@ -411,7 +465,9 @@ class Host:
 
     def most_bytes(self) -> int:
         """The most that `save` writes."""
-        return saved.most_bytes(self.stores(), self.wire_ids)
+        stores = self.stores().values()
+        rows = sum(bytes_of(store.expected()) for store in stores)
+        return rows + len(stores) * bytes_of(shapes_of({"wire_ids": self.wire_ids}))
 
     def release(self) -> None:
         """Forget what only makes evaluation faster, and rows kept from before a round."""

@@ -19,10 +19,9 @@ from ..core.knobs import SettingError
 from ..core.types import State
 from ..data.federation import Census, Federation
 from .calls import MOST_COUNTED, Call
-from .host import Host
+from .host import Host, HostSettings
 from .metrics import TargetForm
 from .scores import Scores
-from .settings import HostSettings
 
 
 class HostLike(Protocol):

@@ -18,8 +18,7 @@ from ..server.protocol import RoundConclusion, RoundRequest
 from . import calls
 from .calls import FAILED, Call
 from .durable import Durable
-from .host import Host
-from .settings import HostSettings
+from .host import Host, HostSettings
 
 
 class Refused(SettingError):

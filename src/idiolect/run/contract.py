@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..host.host import HostSettings
 from ..host.metrics import in_use
-from ..host.settings import HostSettings
 from ..method import Method
 from ..methods.batchnorm import with_statistics
 from ..methods.optimizer_state import WithOptimizerState

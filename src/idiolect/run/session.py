@@ -26,15 +26,13 @@ from ..engine.carriers.local import LocalHosts
 from ..engine.engine import Engine
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.rounds import Rounds
-from ..host.host import Host
+from ..host.host import Host, HostSettings
 from ..host.lazy_federation import whole
 from ..host.remote_host import HostLike
-from ..host.settings import HostSettings
 from ..method import Method
 from ..server.asynchronous import AsyncServer
 from ..server.contract import Contract
-from ..server.roster import Roster
-from ..server.selection import select
+from ..server.roster import Roster, select
 from ..server.server import Server
 from ..task.task import Task
 from . import checkpoint as checkpoints

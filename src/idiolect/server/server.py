@@ -29,7 +29,7 @@ from ..wire.ragged import Ragged
 from . import state as saved
 from .contract import Contract
 from .protocol import Query, RoundConclusion, RoundRequest
-from .roster import Roster
+from .roster import Roster, select
 from .round import (
     MISSING,
     Aggregation,
@@ -42,7 +42,6 @@ from .round import (
     settle,
 )
 from .rules import Rule, TooFew
-from .selection import select
 from .step import ServerStep
 from .streaming_mean import StreamingMean, StreamingPlan, largest_number
 

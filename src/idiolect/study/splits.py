@@ -26,7 +26,7 @@ from ..core.parts import Parts
 from ..core.types import leaves
 from ..data.federation import Federation
 from ..host.evaluation import Evaluator, ScoreSums
-from ..host.settings import HostSettings
+from ..host.host import HostSettings
 from ..methods import label_of
 from ..models import adapt
 from ..models.adapters import KINDS

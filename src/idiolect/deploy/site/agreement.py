@@ -20,7 +20,7 @@ from ...core.registry import only_names
 from ...core.types import Id
 from ...data.federation import Federation
 from ...data.splits import SPLITS
-from ...host.settings import HostSettings
+from ...host.host import HostSettings
 from ...run.contract import build_contract
 from ...run.plan import Plan
 from ...run.settings import check_device

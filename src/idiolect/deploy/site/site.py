@@ -20,9 +20,8 @@ from ...data.federation import SPLITS, Federation
 from ...host import calls
 from ...host.calls import FAILED, REFUSED, Call
 from ...host.durable import Durable
-from ...host.host import Host
+from ...host.host import Host, HostSettings
 from ...host.service import Refused, Service
-from ...host.settings import HostSettings
 from ...server.contract import Contract
 from .agreement import Agreement, Builder, ClientSizes, Enrolment, Members, SiteCensus
 from .data import SiteData, SumsRequest, check_same, joined, sums_reply
