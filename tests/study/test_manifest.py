@@ -162,7 +162,7 @@ RECORD = {
     "no seed": ({"seeds": []}, "there is no seed in it"),
     "a seed without figures": ({"seeds": [{"seed": 0}]}, r"in seeds\[0\] is missing"),
     "a model without parameters": ({"model": {}}, "'parameters' is missing"),
-    "another format": ({"format": 1}, "format 1 is not accepted"),
+    "another format": ({"format": 1}, "format must be 4"),
 }
 
 

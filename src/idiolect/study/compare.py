@@ -6,7 +6,7 @@ Every comparison includes Local at equal compute and each client's majority clas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -23,7 +23,6 @@ from ..host.scores import interval
 from ..method import Method
 from ..methods import label_of
 from ..report.plots import write_curves
-from ..report.progress import RoundReport
 from ..report.tables import baseline_row, read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
@@ -33,12 +32,11 @@ from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
 from ..run.record import Record, SeedRecord
 from ..run.result import Result, frame
-from ..run.run import run
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
 from ..run.validate import check, check_stops
 from ..task.task import Task
-from .manifest import COMPARE, begin_folder, read_comparison, refuse_taken
+from .folders import COMPARE, Reporter, RunSeries, begin_folder, read_comparison, refuse_taken
 
 if TYPE_CHECKING:
     import pandas
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 EQUAL = " (as many gradients as the most costly)"
 GOALS = ("bytes", "target_value")
 LONG = 400  # characters of the reason why a row is left out
-Reporter = Callable[[str, int, int], RoundReport]  # name, first seed, rounds -> progress of a run
 
 
 def compare(
@@ -108,32 +105,20 @@ def compare(
     trivial = baseline_row(federation, whole.criterion, first.metrics, first.metric)
     title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note)
-    watch: dict[str, Any] = vars(Callbacks(on_round, on_evaluate, on_checkpoint, on_end))
+    callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
+    series = RunSeries(whole, federation, path, resume, report, progress, callbacks)
     shared = {name: value for name, value in common.items() if name not in GOALS}
 
     def train(plan: Plan, note: str) -> None:
         """Run a row; its result and the name of its folder are kept."""
         row_settings = {**shared, **plan.own}
-        s = build(Settings, row_settings, "run")
-        name = f"{len(comparison.results)}-{plan.short_name.replace(':', '.')}"
+        folder = f"{len(comparison.results)}-{plan.short_name.replace(':', '.')}"
         if path is not None and resume and note == EQUAL:
-            name = _folder_of_local(path, name, plan, s.rounds)
-        folder = None if path is None else path / name
-        begun = resume and folder is not None and (folder / "settings.json").exists()
-        result = run(
-            plan.make_method(),
-            whole,
-            federation,
-            directory=folder,
-            origin=plan.as_dict() if plan.is_named else None,
-            resume=resume if begun else False,
-            progress=report(plan.short_name, s.seed, s.rounds) if report else progress,
-            **watch,
-            **row_settings,
-        )
+            folder = _folder_of_local(path, folder, plan, row_settings)
+        result = series.run(plan, folder, plan.short_name, row_settings)
         comparison.results.append(result)
         comparison.labels.append(result.label + note)
-        description["folders"].append(name)
+        description["folders"].append(folder)
 
     with finish_on_interrupt("finishing this run, then stopping") as interrupted:
         for plan in plans:
@@ -226,12 +211,14 @@ def _continue_folder(path: Path, now: dict[str, Any]) -> None:
             write_json(path / COMPARE, now)
 
 
-def _folder_of_local(path: Path, name: str, plan: Plan, rounds: int) -> str:
+def _folder_of_local(path: Path, name: str, plan: Plan, settings: dict[str, Any]) -> str:
     """Local at equal compute may need other steps for more rounds: it is then another run."""
     if not (path / name / "settings.json").exists():
         return name
     before = read_identity(path / name)["method"].get("steps")
-    return name if before == plan.make_method().as_dict()["steps"] else f"{name}-{rounds}-rounds"
+    if before == plan.make_method().as_dict()["steps"]:
+        return name
+    return f"{name}-{build(Settings, settings, 'run').rounds}-rounds"
 
 
 def _equal_local(plans: Sequence[Plan], results: Sequence[Result]) -> Plan | None:

@@ -30,7 +30,7 @@ from ..run.settings import Settings
 from ..task.losses import LOSSES
 from ..task.task import Task
 from .compare import Comparison
-from .manifest import COMPARE, PIPELINE, read_comparison
+from .folders import COMPARE, PIPELINE, read_comparison
 
 
 def load(

@@ -31,8 +31,8 @@ from ..run.settings import Settings
 from ..run.summary import Summary, merge
 from ..run.validate import check
 from ..task.task import Task
+from .folders import SWEEP
 from .jobs import common, finish, records
-from .manifest import SWEEP
 
 if TYPE_CHECKING:
     import pandas as pd

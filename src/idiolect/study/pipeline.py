@@ -7,34 +7,30 @@ keep the same ones. So an interrupted pipeline resumes exactly where it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from ..core.knobs import SettingError
 from ..data.federation import Federation
-from ..method import Method
 from ..methods import label_of
-from ..report.progress import RoundReport
 from ..run.callbacks import Callback, Callbacks
 from ..run.interrupts import finish_on_interrupt
-from ..run.plan import AnyMethod, AnyModel, read_method, read_task
+from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
 from ..run.result import Result
-from ..run.run import run
 from ..run.session import Start
 from ..run.typed_settings import RunSettings
-from .manifest import PIPELINE, begin_folder, read_pipeline
+from .folders import PIPELINE, Reporter, RunSeries, begin_folder, read_pipeline
 
 
 def pipeline(
-    stages: Sequence[tuple[AnyMethod, int]],
+    stages: Sequence[tuple[AnyMethod | Plan, int]],
     task: AnyModel,
     federation: Federation,
     *,
     directory: str | Path | None = None,
     resume: bool | str = False,
-    report: Callable[[str, int, int], RoundReport] | None = None,
-    origins: Sequence[dict[str, Any]] | None = None,
+    report: Reporter | None = None,
     progress: bool | None = None,
     on_round: Callback | None = None,
     on_evaluate: Callback | None = None,
@@ -44,7 +40,7 @@ def pipeline(
 ) -> list[Result]:
     """Run (method, rounds) one after the other; a Result for each. The last is what is deployed.
 
-    Methods, model, progress and callbacks are as in `run`.
+    Methods, model, progress and callbacks are as in `run`; a method may also be a `Plan`.
 
     >>> import idiolect as il
     >>> last = il.FedAlt(part="output", steps=0, who="everyone")
@@ -54,61 +50,51 @@ def pipeline(
     >>> [r.method for r in pipeline(stages, il.Task(model), federation)]
     ['fedavg', 'ffgg', 'fedalt']
     """
-    methods = [(read_method(method), rounds) for method, rounds in stages]
     whole, _ = read_task(task, federation)
-    watch: dict[str, Any] = vars(Callbacks(on_round, on_evaluate, on_checkpoint, on_end))
-    common = cast(dict[str, Any], settings)
+    common = dict(settings)
+    plans = [
+        Plan.of(
+            stage if isinstance(stage, Plan) else read_method(stage),
+            settings={**common, "rounds": rounds},
+        )
+        for stage, rounds in stages
+    ]
     path = None if directory is None else Path(directory)
     if path is not None:
-        _begin(path, methods, origins, resume)
+        _begin(path, plans, resume)
+    callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
+    series = RunSeries(whole, federation, path, resume, report, progress, callbacks)
     results: list[Result] = []
     start: dict[int, Start] = {}
     with finish_on_interrupt("finishing this stage, then stopping") as interrupted:
-        for number, (method, rounds) in enumerate(methods):
+        for number, plan in enumerate(plans):
             if interrupted():
                 raise interrupted.stop(f"stopped before stage {number}")
             if number:
                 before = results[-1]
                 start = {s.seed: _handover(before, s.seed, number - 1) for s in before.seeds}
-            folder = None if path is None else path / f"stage-{number}"
-            begun = resume and folder is not None and (folder / "settings.json").exists()
-            first = int(common.get("seed", 0))
-            result = run(
-                method,
-                whole,
-                federation,
-                directory=folder,
-                resume=resume if begun else False,
-                progress=report(f"stage {number}", first, rounds) if report else progress,
-                start=start,
-                origin=origins[number] if origins else None,
-                **watch,
-                **{**common, "rounds": rounds},
-            )
-            results.append(result)
+            stage = series.run(plan, f"stage-{number}", f"stage {number}", plan.run_settings, start)
+            results.append(stage)
     return results
 
 
-def _begin(
-    path: Path,
-    stages: Sequence[tuple[Method, int]],
-    origins: Sequence[dict[str, Any]] | None,
-    resume: bool | str,
-) -> None:
+def _begin(path: Path, plans: Sequence[Plan], resume: bool | str) -> None:
     """pipeline.json, or the check that a resumed pipeline has the same stages."""
-    saved: dict[str, Any] = {
-        "stages": [{"method": label_of(method), "rounds": rounds} for method, rounds in stages]
-    }
-    if origins:
-        saved["plans"] = list(origins)
+    stages = [
+        {"method": label_of(plan.make_method()), "rounds": plan.settings["rounds"]}
+        for plan in plans
+    ]
     if not resume:
-        begin_folder(path, PIPELINE, saved)
+        description: dict[str, Any] = {"stages": stages}
+        if all(plan.is_named for plan in plans):
+            description["plans"] = [plan.as_dict() for plan in plans]
+        begin_folder(path, PIPELINE, description)
         return
     before = read_pipeline(path)["stages"]
-    if before != saved["stages"]:
+    if before != stages:
         raise SettingError(
             f"resume: {path} was made with other stages: {_words(before)}; "
-            f"now they are {_words(saved['stages'])}"
+            f"now they are {_words(stages)}"
         )
 
 

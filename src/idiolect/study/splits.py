@@ -119,9 +119,9 @@ def splits(
         raise SettingError(f"private_start must be 'common' or 'random', got {private_start!r}")
     rounds = 0 if whole.initial.weights else ROUNDS  # weights are a start
     evaluation = with_role(Settings, EVALUATION)
-    given = {name: value for name, value in settings.items() if name not in evaluation}
-    given = {"rounds": rounds, **given}
-    run_settings = build(Settings, given, "run")
+    for_start = {name: value for name, value in settings.items() if name not in evaluation}
+    for_start = {"rounds": rounds, **for_start}
+    run_settings = build(Settings, for_start, "run")
     seeds = range(run_settings.seed, run_settings.seed + run_settings.seeds)
     method = read_method(start)
     bound = whole.under(run_settings.numerics(run_settings.seed))
@@ -134,7 +134,7 @@ def splits(
     rates = [run_settings.finetune_lr] if "finetune_lr" in settings else RATES
     unseen = federation.without("test")
     report_line = tell or (say if style_of(progress) == "bar" else lambda text: None)
-    for_run = {name: value for name, value in given.items() if not name.startswith("finetune_")}
+    for_run = {name: value for name, value in for_start.items() if not name.startswith("finetune_")}
     if report is not None:
         progress = report(label_of(method), run_settings.seed, run_settings.rounds)
     result = run(method, whole, unseen, progress=progress, **for_run, eval_every=0)

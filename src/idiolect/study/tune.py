@@ -26,8 +26,8 @@ from ..run.result import Result
 from ..run.settings import Settings
 from ..run.typed_settings import RunSettings
 from ..task.task import Task
-from .compare import Comparison, Reporter, compare
-from .manifest import COMPARE, TUNING, begin_folder
+from .compare import Comparison, compare
+from .folders import COMPARE, TUNING, Reporter, begin_folder
 from .many import TABLE, Stock, Watch
 from .search import Cost, Criterion, Search, Standing, check_validation_data, search_plans
 from .space import (

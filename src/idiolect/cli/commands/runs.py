@@ -18,8 +18,8 @@ from ...run.identity import read_identity
 from ...run.plan import Plan
 from ...run.result import Result
 from ...study.compare import Comparison
+from ...study.folders import COMPARE, SWEEP, TUNING, read_comparison, read_pipeline
 from ...study.load import load
-from ...study.manifest import COMPARE, SWEEP, TUNING, read_comparison, read_pipeline
 from ...study.many import read_sweep
 from ...study.tune import FINAL
 from ..options import Parser

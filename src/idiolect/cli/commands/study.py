@@ -18,8 +18,8 @@ from ...run.plan import Plan
 from ...run.settings import Settings
 from ...study.advise.advise import AdviceOptions
 from ...study.advise.advise import advise as run_advise
+from ...study.folders import SWEEP, TUNING
 from ...study.jobs import job_progress
-from ...study.manifest import SWEEP, TUNING
 from ...study.space import grid_of, is_compressor
 from ...study.splits import ROUNDS
 from ...study.splits import splits as measure_splits

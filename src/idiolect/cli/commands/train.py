@@ -249,19 +249,17 @@ def pipeline_plans(
     federation = data_of(plans)
     task = plans[0].make_task(federation)
     settings = [p.make_settings() for p in plans]
-    stages = [(p.make_method(), s.rounds) for p, s in zip(plans, settings, strict=True)]
-    for method, _ in stages:
-        method.check(task)
+    for plan in plans:
+        plan.make_method().check(task)
     total = sum(s.seeds * s.rounds for s in settings)
     with output.meter(total) as meter, resumable(directory):
         results = run_pipeline(
-            stages,
+            [(plan, s.rounds) for plan, s in zip(plans, settings, strict=True)],
             task,
             federation,
             directory=directory,
             resume=resume,
             report=meter,
-            origins=[p.as_dict() for p in plans],
             **plans[0].settings,
         )
     rows = [r.summary() | {"label": f"stage {i}: {r.label}"} for i, r in enumerate(results)]

@@ -23,7 +23,7 @@ from ...host.scores import summarise
 from ...report.format import count, number, signed, size
 from ...report.plots import advice_picture
 from ...task.losses import Loss
-from ..manifest import refuse_taken
+from ..folders import refuse_taken
 from .estimate import (
     CLIENT_SAMPLES,
     GAINS,

@@ -1,16 +1,26 @@
-"""Folders of several runs: begun once, and described by a file that is read warily."""
+"""Folders of several runs: begun once, described by a file that is read warily, and filled."""
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.documents import expect_fields
 from ..core.files import private_folder, read_json, resume_command, write_json
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, build
+from ..data.federation import Federation
+from ..report.progress import RoundReport
 from ..report.targets import Goals
+from ..run.callbacks import Callbacks
 from ..run.plan import Plan
+from ..run.result import Result
+from ..run.run import run
+from ..run.session import Start
+from ..run.settings import Settings
+from ..task.task import Task
 
 COMPARE = "compare.json"
 PIPELINE = "pipeline.json"
@@ -18,6 +28,7 @@ SWEEP = "sweep.json"
 TUNING = "tune.json"
 _TAKEN = dict.fromkeys((COMPARE, PIPELINE, "settings.json"), "a run")
 _TAKEN |= {SWEEP: "a sweep", TUNING: "a tuning"}
+Reporter = Callable[[str, int, int], RoundReport]  # name, first seed, rounds -> progress of a run
 _Figures = dict[str, float | None]
 _COMPARISON = {
     "baselines": bool,
@@ -77,6 +88,44 @@ def refuse_taken(path: Path) -> None:
                 f"directory: {path} already holds {what}; choose another, or: "
                 f"{resume_command(path)}"
             )
+
+
+@dataclass(frozen=True)
+class RunSeries:
+    """Runs on the same data one after the other, each in a folder of its own."""
+
+    task: Task
+    federation: Federation
+    path: Path | None  # of the folders
+    resume: bool | str
+    report: Reporter | None
+    progress: bool | None
+    callbacks: Callbacks
+
+    def run(
+        self,
+        plan: Plan,
+        folder: str,
+        name: str,
+        settings: dict[str, Any],
+        start: dict[int, Start] | None = None,
+    ) -> Result:
+        """Run a plan, or continue it where it was begun; `name` is that of its progress."""
+        directory = None if self.path is None else self.path / folder
+        begun = self.resume and directory is not None and (directory / "settings.json").exists()
+        s = build(Settings, settings, "run")
+        return run(
+            plan.make_method(),
+            self.task,
+            self.federation,
+            directory=directory,
+            origin=plan.as_dict() if plan.is_named else None,
+            resume=self.resume if begun else False,
+            progress=self.report(name, s.seed, s.rounds) if self.report else self.progress,
+            start=start,
+            **vars(self.callbacks),
+            **settings,
+        )
 
 
 def read_comparison(directory: Path) -> dict[str, Any]:
