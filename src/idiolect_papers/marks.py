@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,12 +134,6 @@ def _mark(cell: Cell, column: Sequence[Cell]) -> str:
             total += 1
             agreements += side * apart(cell.ours, other.ours) >= 0
     return ORDER if total and agreements >= KEPT * total else DIFFERS
-
-
-def counts(marks: Sequence[str]) -> dict[str, int]:
-    """How many cells have each mark."""
-    tally = Counter(marks)
-    return {mark: tally[mark] for mark in MARKS}
 
 
 def tables(

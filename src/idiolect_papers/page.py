@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .experiments import EXPERIMENTS, REPRODUCED, THEORY
-from .marks import AGREES, DIFFERS, MARKS, ORDER, Cell, counts, marked, tables
+from .marks import AGREES, DIFFERS, MARKS, ORDER, Cell, marked, tables
 from .panels import Panel, draw
 from .texts import read_text
 
@@ -42,16 +42,7 @@ class Claim:
         if self.verdict not in VERDICTS:
             raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
         if self.verdict == DIFFERS and not self.reason:
-            raise ValueError("reason: a claim that differs needs one, or 'not found'")
-
-
-def judged(paper: str, ours: str, agrees: bool, reason: str = NOT_FOUND) -> Claim:
-    """A claim that the figures bear out, or else the reason why they do not.
-
-    >>> judged("slope -1", "slope -0.5", False)
-    Claim(paper='slope -1', ours='slope -0.5', verdict='differs', reason='not found')
-    """
-    return Claim(paper, ours, AGREES) if agrees else Claim(paper, ours, DIFFERS, reason)
+            raise ValueError("reason must be given for a claim that differs, or be 'not found'")
 
 
 def claim_of(statement: Mapping[str, str], facts: Facts, verdict: bool | str) -> Claim:
@@ -66,7 +57,9 @@ def claim_of(statement: Mapping[str, str], facts: Facts, verdict: bool | str) ->
     )
     if isinstance(verdict, str):
         return Claim(paper, ours, verdict, "" if verdict == NOT_STATED else reason)
-    return judged(paper, ours, verdict, reason or "see the tables")
+    if verdict:
+        return Claim(paper, ours, AGREES)
+    return Claim(paper, ours, DIFFERS, reason or "see the tables")
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,11 @@ class Page:
         figures.write_text(text + "\n", encoding="utf-8")
         page = folder / f"{self.name}.md"
         page.write_text(page_of(stored), encoding="utf-8")
-        index = write_glance(folder.parent) if self.scale else write_index(folder)
+        if self.scale:
+            index = folder.parent / "reproduced.md"
+            index.write_text(glance(folder.parent), encoding="utf-8")
+        else:
+            index = write_index(folder)
         return [page, figures, *pictures.values(), index]
 
     def as_dict(self, pictures: Mapping[str, str]) -> Row:
@@ -253,8 +250,8 @@ def claim_table(stored: Row) -> list[str]:
 
 
 def _mark_counts(cells: Sequence[Row]) -> str:
-    numbers = counts([cell["mark"] for cell in cells])
-    total = sum(numbers.values())
+    numbers = Counter(cell["mark"] for cell in cells)
+    total = sum(numbers[mark] for mark in MARKS)
     text = ", ".join(f"{numbers[m]} {MARKS[m]} {m}" for m in MARKS if numbers[m])
     return f"Of {total} published cells: {text}. A ★ is a run without a result." if total else ""
 
@@ -318,15 +315,8 @@ def write_index(folder: Path) -> Path:
     return index
 
 
-def write_glance(docs: Path) -> Path:
-    """reproduced.md: for each paper, how many of its published cells and claims agree."""
-    path = docs / "reproduced.md"
-    path.write_text(glance(docs), "utf-8")
-    return path
-
-
 def glance(docs: Path) -> str:
-    """Counts by paper, then by table and figure."""
+    """reproduced.md: how many published cells and claims agree, by paper and by page."""
     rows = [
         _counted(name, stored) for name in (REPRODUCED, THEORY) for stored in _stored(docs / name)
     ]

@@ -110,7 +110,7 @@ def test_runs_and_formula_agree_in_the_mean_where_the_attack_has_light_tails(tmp
     )
     outcome = figure1.measure(size, tmp_path, workers=1, attacks=("gaussian",))["gaussian"]
     for name in (figure1.PFEDME, figure1.LPPROJ):
-        ratio = outcome.runs[name].mean() / outcome.formulas[name].mean()
+        ratio = outcome.runs[name].mean() / outcome.formulas(name).mean()
         assert ratio == pytest.approx(1, abs=0.35), name
 
 

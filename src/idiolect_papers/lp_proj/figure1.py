@@ -20,8 +20,8 @@ from ..closed_forms import linear_regression as linear
 from ..closed_forms.problems import matrix_of
 from ..page import Facts, Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, finished
-from ..theory import Mean, banded
+from ..runs import Work
+from ..theory import Mean, banded, train
 from . import regression
 from .regression import DITTO, LPPROJ, PFEDME, malicious_of, play, tested
 
@@ -92,10 +92,11 @@ class TiedRuns(Work):
     size: AttackedSize
     seed: int
     lams: tuple[float, ...]
-    methods: tuple[str, ...]
+    methods: tuple[str, ...] = TIED
+    ditto: bool = False
 
     def cost(self) -> float:
-        return len(self.lams) * len(self.methods)
+        return len(self.lams) * (len(self.methods) + self.ditto)
 
     def train(self) -> dict[str, list[list[float]]]:
         size = self.size
@@ -107,7 +108,8 @@ class TiedRuns(Work):
             result = play(method, federation, self.seed, size.plays + 1, **run_settings)
             return tested(result).tolist()
 
-        return {name: [losses(name, lam) for lam in self.lams] for name in self.methods}
+        names = (*self.methods, DITTO) if self.ditto else self.methods
+        return {name: [losses(name, lam) for lam in self.lams] for name in names}
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,17 @@ class AttackOutcome:
     lams: list[float]
     alone: np.ndarray  # [seed]: Local's
     runs: dict[str, np.ndarray]  # [λ, seed], by method; Ditto's has few seeds
-    formulas: dict[str, np.ndarray]
     draws: np.ndarray  # of pFedMe at the largest λ: every play of every seed
-    spread: float  # Σ', mean over seeds
-    spread_seen: float
+    spreads: np.ndarray  # [seed]: Σ' of the whole space
+    spreads_seen: np.ndarray  # and of the subspace
+
+    @property
+    def spread(self) -> float:
+        return float(self.spreads.mean())
+
+    @property
+    def spread_seen(self) -> float:
+        return float(self.spreads_seen.mean())
 
     @property
     def best(self) -> float:
@@ -137,17 +146,26 @@ class AttackOutcome:
 
     def error(self, name: str) -> list[Mean]:
         """What runs and formula differ by, both as a difference from Local."""
-        formula = self.formulas[name] - linear.local_loss(self.size.setting)
+        formula = self.formulas(name) - linear.local_loss(self.size.setting)
         return [Mean.of(row) for row in (self.runs[name] - self.alone) - formula]
 
     def gap(self) -> list[Mean]:
         """lp-proj minus pFedMe on the same data under the same draws, for each λ."""
         return [Mean.of(row) for row in self.runs[LPPROJ] - self.runs[PFEDME]]
 
-    def formula(self, name: str, lam: float, spread: float, spread_seen: float) -> float:
+    def formula(self, name: str, lam: float, seed: int | None = None) -> float:
+        """The loss at a seed's parameters; by default at the means of Σ' over seeds."""
+        setting = self.size.setting
         if name == PFEDME:
-            return linear.pfedme_loss(self.size.setting, lam, spread)
-        return linear.lpproj_loss(self.size.setting, lam, self.size.dim, spread_seen)
+            return linear.pfedme_loss(
+                setting, lam, self.spread if seed is None else self.spreads[seed]
+            )
+        seen = self.spread_seen if seed is None else self.spreads_seen[seed]
+        return linear.lpproj_loss(setting, lam, self.size.dim, seen)
+
+    def formulas(self, name: str) -> np.ndarray:  # [λ, seed]
+        seeds = range(len(self.alone))
+        return np.array([[self.formula(name, lam, seed) for seed in seeds] for lam in self.lams])
 
 
 def measure(
@@ -156,55 +174,35 @@ def measure(
     """What came out under every attack."""
     seeds = range(size.seeds)
     local = {attack: [AloneRun(attack, size, seed) for seed in seeds] for attack in attacks}
-    alone = finished([job for group in local.values() for job in group], folder, NAME, workers)
-    lams: dict[str, tuple[float, ...]] = {}
-    for attack, group in local.items():
-        spread = float(np.mean([alone[job]["spread"] for job in group]))
+    alone = train(local, folder, NAME, workers)
+    lams: dict[str, list[float]] = {}
+    tied = {}
+    for attack, jobs in local.items():
+        spread = float(np.mean([alone[job]["spread"] for job in jobs]))
         best = linear.best_lam(size.setting, spread)
-        lams[attack] = tuple(best * m for m in size.multiples if best * m <= LARGEST)
-    tied = {
-        attack: [
-            TiedRuns(attack, size, seed, lams[attack], TIED + (DITTO,) * (seed < size.ditto_seeds))
+        lams[attack] = [best * m for m in size.multiples if best * m <= LARGEST]
+        tied[attack] = [
+            TiedRuns(attack, size, seed, tuple(lams[attack]), ditto=seed < size.ditto_seeds)
             for seed in seeds
         ]
-        for attack in attacks
-    }
-    losses = finished([job for group in tied.values() for job in group], folder, NAME, workers)
-    return {
-        attack: _outcome(
+    losses = train(tied, folder, NAME, workers)
+    outcomes = {}
+    for attack in attacks:
+        by_seed = [losses[job] for job in tied[attack]]
+        own = [alone[job] for job in local[attack]]
+        outcomes[attack] = AttackOutcome(
             size,
             lams[attack],
-            [alone[job] for job in local[attack]],
-            [losses[job] for job in tied[attack]],
+            alone=np.array([one["loss"] for one in own]),
+            runs={
+                name: np.array([np.mean(one[name], 1) for one in by_seed if name in one]).T
+                for name in (PFEDME, DITTO, LPPROJ)
+            },
+            draws=np.concatenate([one[PFEDME][-1] for one in by_seed]),
+            spreads=np.array([one["spread"] for one in own]),
+            spreads_seen=np.array([one["spread_seen"] for one in own]),
         )
-        for attack in attacks
-    }
-
-
-def _outcome(
-    size: AttackedSize,
-    lams: tuple[float, ...],
-    alone: list[dict[str, float]],
-    losses: list[dict[str, list[list[float]]]],
-) -> AttackOutcome:
-    runs = {
-        name: np.array([np.mean(one[name], 1) for one in losses if name in one]).T
-        for name in (*TIED, DITTO)
-    }
-    spread, spread_seen = (
-        float(np.mean([one[key] for one in alone])) for key in ("spread", "spread_seen")
-    )
-    draws = np.concatenate([one[PFEDME][-1] for one in losses])
-    own = np.array([one["loss"] for one in alone])
-    outcome = AttackOutcome(size, list(lams), own, runs, {}, draws, spread, spread_seen)
-    for name in TIED:
-        outcome.formulas[name] = np.array(
-            [
-                [outcome.formula(name, lam, one["spread"], one["spread_seen"]) for one in alone]
-                for lam in lams
-            ]
-        )
-    return outcome
+    return outcomes
 
 
 # -- the page -------------------------------------------------------------------------------------
@@ -256,7 +254,7 @@ def rows(outcome: AttackOutcome) -> list[Row]:
     for i, lam in enumerate(outcome.lams):
         row: Row = {"λ": f"{lam:.3g}", "λ/λ*": f"{lam / outcome.best:g}"}
         for name in TIED:
-            row[f"{name}, formula"] = f"{outcome.formulas[name][i].mean():.5g}"
+            row[f"{name}, formula"] = f"{outcome.formulas(name)[i].mean():.5g}"
             row[f"{name}, runs - formula"] = outcome.error(name)[i].text(2)
         row["lp-proj - pFedMe, runs"] = outcome.gap()[i].text(2)
         table.append(row)
@@ -275,11 +273,9 @@ def figures(outcome: AttackOutcome) -> dict[str, Any]:
         "local": outcome.alone.tolist(),
         "runs": {
             name: [[*row, *[None] * (seeds - len(row))] for row in losses.tolist()]
-            for name, losses in sorted(
-                outcome.runs.items(), key=lambda item: (PFEDME, DITTO, LPPROJ).index(item[0])
-            )
+            for name, losses in outcome.runs.items()
         },
-        "formulas": {name: losses.tolist() for name, losses in outcome.formulas.items()},
+        "formulas": {name: outcome.formulas(name).tolist() for name in TIED},
     }
 
 
@@ -318,7 +314,7 @@ def negligible(outcomes: Outcomes) -> Judged:
     worst = 0.0
     for attack, o in outcomes.items():
         alone = linear.local_loss(o.size.setting)
-        pfedme, lpproj = (o.formula(name, o.best, o.spread, o.spread_seen) for name in TIED)
+        pfedme, lpproj = (o.formula(name, o.best) for name in TIED)
         runs = o.gap()[int(np.argmin(np.abs(np.array(o.lams) - o.best)))]
         worst = max(worst, (lpproj - pfedme) / alone)
         parts.append(f"{lpproj - pfedme:.1e} by the formula, {runs.text(2)} in runs ({attack})")
@@ -396,7 +392,7 @@ def near(attack: str, outcome: AttackOutcome) -> Panel:
 def _formulas(outcome: AttackOutcome, lams: list[float], minus: float, scale: float) -> list[Line]:
     lines = []
     for style, name in enumerate(TIED):
-        y = [outcome.formula(name, lam, outcome.spread, outcome.spread_seen) for lam in lams]
+        y = [outcome.formula(name, lam) for lam in lams]
         label = f"{'pFedMe = Ditto' if name == PFEDME else name}, formula"
         values = [scale * (value - minus) for value in y]
         lines.append(Line(label, lams, values, style=style, formula=True))
