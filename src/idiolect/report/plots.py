@@ -270,13 +270,7 @@ def _folded(text: str, width: int = 30) -> str:
     >>> _folded("fedavg channel=qsgd finetune_steps=2")
     'fedavg channel=qsgd\\nfinetune_steps=2'
     """
-    lines = [""]
-    for word in text.split(" "):
-        if not lines[-1] or len(lines[-1]) + len(word) < width:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-        else:
-            lines.append(word)
-    return "\n".join(lines)
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 # -- an advice on one page ---------------------------------------------------------------------
@@ -323,6 +317,11 @@ def _finite(low: float | None, high: float | None) -> bool:
     return low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
 
 
+def _title(axes: Any, title: str, below: str) -> None:
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    axes.set_xlabel(below, fontsize=8, color=INK)
+
+
 def _candidates(axes: Any, advice: dict[str, Any]) -> None:
     """Gains over Local, with their intervals."""
     rows = [r for r in advice["candidates"] if r["gain"] is not None][::-1]
@@ -336,10 +335,8 @@ def _candidates(axes: Any, advice: dict[str, Any]) -> None:
     axes.set_yticks(range(len(rows)), [label(r["label"], LONGEST) for r in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     what = "accuracy" if advice["metric"] == "accuracy" else "lower loss"
-    axes.set_title("Candidates against learning alone", fontsize=10, color=INK, loc="left")
-    axes.set_xlabel(
-        f"gain over local ({what}), 95 % intervals together; grey: a tie", fontsize=8, color=INK
-    )
+    note = f"gain over local ({what}), 95 % intervals together; grey: a tie"
+    _title(axes, "Candidates against learning alone", note)
 
 
 def _clients(axes: Any, advice: dict[str, Any]) -> None:
@@ -361,10 +358,9 @@ def _clients(axes: Any, advice: dict[str, Any]) -> None:
         axes.set_xticks(range(len(clients)), names, fontsize=7, **turned)
     else:
         axes.set_xticks([])
-    axes.set_xlabel("clients, from the largest gain to the largest loss", fontsize=8, color=INK)
     axes.set_ylabel(f"gain ({advice['metric']})", fontsize=8, color=INK)
     title = f"Who gains and who loses by {label(advice['gains_of'], LONGEST)}"
-    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    _title(axes, title, "clients, from the largest gain to the largest loss")
     axes.legend(
         fontsize=8,
         frameon=False,
@@ -393,12 +389,10 @@ def _threshold(axes: Any, advice: dict[str, Any]) -> None:
     axes.set_xlim(min([least, *ends]) * 0.8, max([100.0, *ends]) * 1.25)
     axes.set_ylim(-1, 1)
     axes.set_yticks([])
-    axes.text(0.02, 0.82, "one model for all", fontsize=8, color=GREY, transform=axes.transAxes)
-    axes.text(
-        0.98, 0.82, "everyone alone", fontsize=8, color=GREY, ha="right", transform=axes.transAxes
-    )
-    axes.set_title("Heterogeneity against the m/N threshold", fontsize=10, color=INK, loc="left")
-    axes.set_xlabel("R² over C m/N; the threshold is at 1", fontsize=8, color=INK)
+    for x, side, text in ((0.02, "left", "one model for all"), (0.98, "right", "everyone alone")):
+        axes.text(x, 0.82, text, fontsize=8, color=GREY, ha=side, transform=axes.transAxes)
+    title = "Heterogeneity against the m/N threshold"
+    _title(axes, title, "R² over C m/N; the threshold is at 1")
 
 
 # -- delays of messages -------------------------------------------------------------------------
