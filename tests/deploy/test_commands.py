@@ -110,10 +110,14 @@ def test_a_second_deployment_in_a_folder_is_refused(tmp_path):
 
 
 REFUSED = {
-    "seeds": ({"seeds": 3}, {}, "seeds: 3 is not accepted in a deployment"),
-    "engine": ({"engine": "ray"}, {}, "engine: 'ray' is not accepted"),
-    "timing": ({"timing": "arrivals"}, {}, "timing: 'arrivals' is not accepted"),
-    "attack": ({"attack": "sign-flip", "malicious": 1}, {}, "attack: 'sign-flip'"),
+    "seeds": ({"seeds": 3}, {}, "seeds must be left out in a deployment, got 3"),
+    "engine": ({"engine": "ray"}, {}, "engine must be left out in a deployment, got 'ray'"),
+    "timing": (
+        {"timing": "arrivals"},
+        {},
+        "timing must be left out .*, got 'arrivals'",
+    ),
+    "attack": ({"attack": "sign-flip", "malicious": 1}, {}, "got 'sign-flip'"),
     "least": (
         {},
         {"sites": 2, "least": 3},

@@ -455,7 +455,7 @@ LINES = {  # as Flower writes them
     SSL + "IP address mismatch, certificate is not valid for '127.0.0.2'. (_ssl.c:1006)": (
         "is for another name than the address"
     ),
-    SSL + "something new (_ssl.c:1006)": "the server's certificate is not accepted",
+    SSL + "something new (_ssl.c:1006)": "the server's certificate is refused",
     UNKNOWN_KEY: "its key is not registered there",
     CONNECTED: "a connection with its key is there already",
     "[code: 1001] Flower version is incompatible.": "another version of flwr",

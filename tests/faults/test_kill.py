@@ -35,7 +35,7 @@ POINTS = {  # what is called, the call at which to die, before or after it
     "before the aggregation": ("idiolect.server.server:Server.close", 5, "before"),
     "after the aggregation": ("idiolect.server.server:Server.close", 5, "after"),
     "when the clients know the verdict": ("idiolect.host.host:Host.conclude", 5, "after"),
-    "in an evaluation": ("idiolect.engine.engine:Engine.evaluate", 5, "before"),
+    "in an evaluation": ("idiolect.engine.rounds:Engine.evaluate", 5, "before"),
     "before a checkpoint": ("idiolect.run.checkpoint:save", 2, "before"),
     "after a checkpoint": ("idiolect.run.checkpoint:save", 2, "after"),
     "in the first checkpoint": ("idiolect.run.checkpoint:write_tensors", 2, "after"),
@@ -53,7 +53,7 @@ POINTS = {  # what is called, the call at which to die, before or after it
     ),
     "when an old checkpoint is half removed": ("shutil:rmtree", "000000000002-0", "before"),
     "when the last checkpoint has its name": ("os:replace", "000000000006-0", "after"),
-    "in the last evaluation": ("idiolect.engine.engine:Engine.evaluate", 7, "before"),
+    "in the last evaluation": ("idiolect.engine.rounds:Engine.evaluate", 7, "before"),
     "before the result is written": ("os:replace", "result.json", "before"),
 }
 

@@ -231,14 +231,14 @@ def test_frames_that_promise_much_are_refused_without_memory(name):
 
 
 def test_a_frame_of_more_bytes_than_allowed_is_refused():
-    with pytest.raises(ValueError, match="a frame has 8 to 100 bytes"):
+    with pytest.raises(ValueError, match="a frame must have 8 to 100 bytes"):
         Call.open(Call("update", {"text": "x" * 200}).pack(), most=100)
 
 
 def test_a_reply_of_another_kind_is_refused():
-    with pytest.raises(ValueError, match="'status' came where 'sent' is expected"):
+    with pytest.raises(ValueError, match="the call must be 'sent', got 'status'"):
         calls.read_sent(Call("status"), IDS, ())
-    with pytest.raises(ValueError, match="'status' came where 'scores' is expected"):
+    with pytest.raises(ValueError, match="the call must be 'scores', got 'status'"):
         calls.read_scores(Call("status"), IDS, ())
 
 

@@ -65,15 +65,18 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_a_metric_of_another_form_is_refused(host, name):
-    with pytest.raises(ValueError, match="has another form"):
+    with pytest.raises(ValueError, match="has another shape"):
         host.check_scores({"test": ODD[name]}, IDS, ("test",))
 
 
 OTHER = {
-    "another split": ({"train": scores()}, "other splits"),
+    "another split": ({"train": scores()}, "the splits that were asked for"),
     "another client": ({"test": replace(scores(), wire_ids=IDS + 1)}, "every client that was"),
-    "more samples": ({"test": replace(scores(), samples=IDS)}, "other numbers of samples"),
-    "more hits": ({"test": replace(scores(), hits=torch.tensor([9.0, 1.0]))}, "hits from none"),
+    "more samples": ({"test": replace(scores(), samples=IDS)}, "as many samples as were enrolled"),
+    "more hits": (
+        {"test": replace(scores(), hits=torch.tensor([9.0, 1.0]))},
+        "hits must be from none",
+    ),
     "gradients below none": ({"test": replace(scores(), gradients=-IDS)}, "gradients >= 0"),
 }
 

@@ -59,7 +59,7 @@ def test_an_order_for_an_earlier_round_is_refused_and_changes_nothing(service, r
     for version in (0, 1, 2):
         reply = Call.open(service.handle(recorded.of(version)[0]))
         assert reply.kind == "failed" and reply.facts["setting"]
-        assert f"version: {version} is not accepted" in reply.facts["text"]
+        assert f", got {version}: this host can go back" in reply.facts["text"]
     assert service.concluded == 3 and digest(service.host) == recorded.rows[3]
 
 
@@ -95,7 +95,7 @@ def test_the_end_of_a_round_that_is_told_again_changes_nothing(service, recorded
 @pytest.mark.parametrize("kind", ["", "eval", "update ", "__init__", "x" * 1000])
 def test_anything_else_is_no_call(service, kind):
     reply = Call.open(service.handle(Call(kind).pack()))
-    assert reply.kind == "failed" and "is nothing that a host is asked for" in reply.facts["text"]
+    assert reply.kind == "failed" and "unknown call" in reply.facts["text"]
 
 
 def test_bytes_that_are_no_frame_get_a_reply_that_says_so(service):

@@ -160,4 +160,4 @@ def check_settings(settings: Settings) -> None:
     for name, why in reasons.items():
         if getattr(settings, name) != getattr(default, name):
             value = settings.as_dict()[name]
-            raise SettingError(f"{name}: {value!r} is not accepted in a deployment; {why}")
+            raise SettingError(f"{name} must be left out in a deployment, got {value!r}: {why}")

@@ -41,7 +41,7 @@ class RegisteredSite(SiteCensus):
     @classmethod
     def of(cls, reply: Call, name: str, node: int) -> RegisteredSite:
         """From a site's answer to what the federation is about; ValueError for anything else."""
-        reply.expect("census", {}, dict.fromkeys(reply.facts, Any))
+        reply.expect_kind("census")
         census = decode(reply.facts, SiteCensus)
         return cls(census.clients, census.inputs, census.classes, name, node, 0, [])
 
@@ -236,8 +236,7 @@ class SiteRegistry:
         self.agreed[site.name] = site
 
     def _enrol(self, node: int, talk: Conversation, reply: Call) -> None:
-        if reply.kind != "status":
-            raise ValueError(f"{reply.kind[:40]!r} came where 'status' is expected")
+        reply.expect_kind("status")
         self._welcome(self.enrolled[talk.name])
 
     def _welcome(self, site: RegisteredSite) -> None:

@@ -69,8 +69,8 @@ def serve(
     settings = deployment.run_plan.make_settings()
     with RunDirectory(directory, fresh=not resume) as folder:
         folder.clear()
-        id = read_identity(directory)["id"] if resume else secrets.token_hex(16)
-        run = run_number({"id": id}, settings.seed)
+        run_id = read_identity(directory)["id"] if resume else secrets.token_hex(16)
+        run = run_number({"id": run_id}, settings.seed)
         registry = SiteRegistry(network, _agreement(deployment, run, settings), tell)
         registry.same_node = not deployment.terms.insecure
         if resume:
@@ -83,7 +83,7 @@ def serve(
         server = DeployedRun(deployment, settings, registry, sites, directory)
         server.sums = sums
         server.progress = progress
-        return server.run(folder, id, resume)
+        return server.run(folder, run_id, resume)
 
 
 def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str, Any]:
@@ -202,12 +202,12 @@ class DeployedRun:
         check(self.method, self.task, self.census, self.settings)
         self.host_settings = HostSettings()
 
-    def run(self, folder: RunDirectory, id: str, resume: bool) -> Result:
+    def run(self, folder: RunDirectory, run_id: str, resume: bool) -> Result:
         origin = self.deployment.run_plan.as_dict()
         # hash the founding sites only
         founders = census_of([site for site in self.sites if not site.joined], NAME)
         identity = identity_of(self.method, self.task, founders, self.settings, origin)
-        identity |= {"id": id}
+        identity |= {"id": run_id}
         parts = (self.method, self.task, self.census, self.settings)
         runner = DeployedRunner(*parts, identity, {}, Callbacks(), placement=self)
         runner.deployed = self

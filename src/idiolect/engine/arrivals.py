@@ -25,8 +25,8 @@ from ..server.state import check_arrivals, load_arrivals, most_arrivals_bytes, s
 from .carriers.local import LocalHosts
 from .clocks import PendingUpdate, RealClock, SimulatedClock
 from .delays import ConstantDelay, Delays
-from .engine import Engine, check_time
 from .remote_hosts import RemoteHosts
+from .rounds import Engine, check_time
 
 NEXT = ("sampled", "same")  # who starts when a message has arrived
 
@@ -165,7 +165,7 @@ class Arrivals(Engine):
         facts = dict(facts)
         check_time(facts)
         if facts.pop("time", None) is None or type(facts.pop("started", None)) is not bool:
-            raise ValueError("engine: 'time' and 'started' are expected")
+            raise ValueError("engine: time must be a number >= 0, and started true or false")
         parts = {n: s for n, s in shapes.items() if n.startswith(("arrivals.", "flights."))}
         check_arrivals(self.arrivals, under(parts, "arrivals."), facts, most)
         self.clock.check(under(parts, "flights."), most)

@@ -135,12 +135,12 @@ def read_trace(path: str) -> dict[np.uint64 | None, np.ndarray]:
     """The delays of a file, of all clients together and of each."""
     wanted = "trace(path=FILE.csv), a file with a column 'delay' of numbers > 0"
     if not path:
-        raise SettingError(f"delays: a trace needs a file: {wanted}")
+        raise SettingError(f"delays must be {wanted}, got no file")
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
             if "delay" not in (rows.fieldnames or ()):
-                raise SettingError(f"delays: {path} is not accepted; {wanted}")
+                raise SettingError(f"delays must be {wanted}; {path} has no such column")
             delays: list[float] = []
             names: list[str] = []
             for row in rows:
@@ -149,10 +149,10 @@ def read_trace(path: str) -> dict[np.uint64 | None, np.ndarray]:
                 if not 0 < delays[-1] < math.inf or len(delays) > MOST:
                     raise ValueError
     except (OSError, ValueError, TypeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "a delay is no number > 0"
-        raise SettingError(f"delays: {path} is not accepted ({reason}); {wanted}") from None
+        reason = error.strerror if isinstance(error, OSError) else "a delay must be a number > 0"
+        raise SettingError(f"delays must be {wanted}; {path}: {reason}") from None
     if not delays:
-        raise SettingError(f"delays: {path} has no line; {wanted}")
+        raise SettingError(f"delays must be {wanted}; {path} has no line")
     everything = np.array(delays)
     delays_by_key: dict[np.uint64 | None, np.ndarray] = {None: everything}
     named = np.array(names)

@@ -1,16 +1,168 @@
-"""Synchronous rounds: a request to all hosts, their messages, the server's step."""
+"""An engine is a timing over hosts, reached directly or by a carrier: here synchronous rounds."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.knobs import Factors
+from ..core.tensors import Shapes
+from ..core.types import State
+from ..host.remote_host import HostLike
+from ..host.scores import Scores
+from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..server.server import Server
+from ..wire.admission import Messages
 from .delays import Delays
-from .engine import Engine, HostGroup
 from .retry import NoReply
+
+DelayLine = dict[str, Any]  # of a message: client, when it started and arrived, staleness
+
+
+class HostGroup(Protocol):
+    """How an engine reaches its hosts: `LocalHosts` or `RemoteHosts`."""
+
+    @property
+    def hosts(self) -> Sequence[HostLike]: ...
+
+    def update(
+        self, request: RoundRequest, required: bool = False
+    ) -> Iterator[tuple[int, HostUpdate | NoReply]]:
+        """Updates by host, in any number of parts.
+
+        `required`: no deadline, and RuntimeError for a host of this run that cannot be reached.
+        """
+
+    def answer(self, query: Query) -> Iterator[tuple[int, Messages | NoReply]]:
+        """Answers by host, in a channel's second exchange."""
+
+    def conclude(self, conclusion: RoundConclusion) -> None:
+        """Tell all hosts of the round how it ended."""
+
+    def evaluate(
+        self,
+        version: int,
+        down: bytes,
+        wire_ids: Tensor,
+        splits: tuple[str, ...],
+        shared: bool = False,
+    ) -> list[dict[str, Scores]]:
+        """Scores of personal models, or of the shared one, by host."""
+
+    def sender(self, n: int) -> Tensor | None:
+        """The wire ids that host n may speak for; None: all."""
+
+    def check_complete(self) -> None:
+        """RuntimeError where some clients cannot be reached."""
+
+    def close(self) -> None:
+        """No more calls."""
+
+
+class Engine:
+    """Carries messages between one server and its hosts, and decides when."""
+
+    timed = False  # whether rounds have a time
+
+    def __init__(self, server: Server, group: HostGroup):
+        self.server = server
+        self.group = group
+        self.time = 0.0  # simulated, or seconds of training
+        self.delays_of_round: list[DelayLine] = []
+
+    @property
+    def hosts(self) -> Sequence[HostLike]:
+        return self.group.hosts
+
+    @property
+    def rounds(self) -> int:
+        """Completed rounds."""
+        return self.server.version
+
+    def advance(self, factors: Factors | None = None) -> None:
+        """One round, with the factors of a schedule."""
+        raise NotImplementedError
+
+    def round_bytes(self) -> int:
+        """Upper bound on the bytes of the next round, up and down."""
+        return self.server.round_bytes()
+
+    def figures(self) -> dict[str, float]:
+        """Time and mean staleness of a round, where there is a time."""
+        if not self.timed:
+            return {}
+        staleness = [line["staleness"] for line in self.delays_of_round]
+        return {"time": self.time, "staleness": sum(staleness) / max(len(staleness), 1)}
+
+    # -- models ----------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """Wait until hosts have no work under way."""
+
+    def evaluate(
+        self, wire_ids: Tensor, splits: tuple[str, ...], shared: bool = False
+    ) -> dict[str, Scores]:
+        """Scores of these clients' personal models, or of the shared one on their data."""
+        self.settle()
+        version = self.rounds
+        down = self.server.message(version)
+        parts = self.group.evaluate(version, down, wire_ids, splits, shared)
+        return {split: Scores.merge([part[split] for part in parts]) for split in splits}
+
+    def evaluate_shared(
+        self, splits: tuple[str, ...], wire_ids: Tensor | None = None
+    ) -> dict[str, Scores]:
+        """Scores of the shared model on these clients, or all; {} if the method has none."""
+        if not self.server.has_shared_model():
+            return {}
+        if wire_ids is None:
+            wire_ids = torch.cat([host.wire_ids for host in self.hosts]).sort().values
+        return self.evaluate(wire_ids, splits, shared=True)
+
+    def check_complete(self) -> None:
+        """RuntimeError where some clients cannot be reached."""
+        self.group.check_complete()
+
+    def personalise(self, wire_ids: Tensor, rounds: int) -> None:
+        """Clients that took no part train towards the finished server; nothing is sent up."""
+        self.settle()
+        nobody = wire_ids[:0]
+        first = self.server.version
+        for version in range(first, first + rounds):
+            request = RoundRequest(version, self.server.message(version), wire_ids, nobody)
+            for _ in self.group.update(request, required=True):
+                pass
+            self.group.conclude(RoundConclusion(version, nobody, nobody, {}))
+
+    # -- checkpoints -----------------------------------------------------------------------------
+    def save(self) -> tuple[State, dict[str, Any]]:
+        """Work under way, for a checkpoint: tensors and plain facts; ({}, {}) if there is none."""
+        return {}, {"time": self.time} if self.timed else {}
+
+    def check(self, shapes: Shapes, facts: dict[str, Any]) -> None:
+        """ValueError, before anything is read, for what this engine cannot have saved."""
+        if shapes or facts.keys() != ({"time"} if self.timed else set()):
+            raise ValueError("engine: the checkpoint is of another kind of engine")
+        check_time(facts)
+
+    def load(self, tensors: State, facts: dict[str, Any], rounds: int) -> None:
+        """Restore what was saved after this many rounds."""
+        self.time = float(facts.get("time", 0.0))
+
+    def most_bytes(self) -> int:
+        """Upper bound on the bytes of the tensors of `save`."""
+        return 0
+
+    def versions(self, rounds: int) -> int:
+        """The version of the server after this many rounds."""
+        return rounds
+
+    def close(self) -> None:
+        """End of training: work under way is abandoned."""
+        self.group.close()
 
 
 class Rounds(Engine):
@@ -69,3 +221,10 @@ class Rounds(Engine):
                 heard_ids.tolist(), durations.tolist(), admitted, strict=True
             )
         ]
+
+
+def check_time(facts: dict[str, Any]) -> None:
+    """ValueError for a time that no run can have."""
+    seconds = facts.get("time", 0.0)
+    if not isinstance(seconds, float) or not 0 <= seconds < 1e300:
+        raise ValueError("engine: 'time' must be a number >= 0")

@@ -1,4 +1,4 @@
-"""What is said between an engine and a host in another process: plain bytes, nothing to execute.
+"""Wire format of calls between an engine and a host: plain bytes, nothing to execute.
 
 A call is a frame: a magic number, the length of its head, the head (its kind and plain facts, as
 JSON) and tensors in the safetensors format. Messages between server and clients travel inside as
@@ -59,10 +59,10 @@ class Call:
     def open(cls, frame: bytes, most: int = MOST_FRAME) -> Call:
         """The inverse, of unknown origin: ValueError for anything but a frame."""
         if not 8 <= len(frame) <= most:
-            raise ValueError(f"a frame has 8 to {most} bytes, not {len(frame)}")
+            raise ValueError(f"a frame must have 8 to {most} bytes, got {len(frame)}")
         length = int.from_bytes(frame[4:8], "little")
         if frame[:4] != MAGIC or length > min(MOST_FACTS, len(frame) - 8):
-            raise ValueError("these bytes are no frame")
+            raise ValueError("the bytes must be a frame")
         head = check_object(parse_json(frame[8 : 8 + length]), {"kind": str, "facts": dict})
         try:
             tensors = load(frame[8 + length :])
@@ -70,13 +70,17 @@ class Call:
             raise ValueError(f"the tensors of a frame cannot be read: {error}") from None
         return cls(head["kind"], head["facts"], tensors)
 
+    def expect_kind(self, kind: str) -> None:
+        """Refuse, by ValueError, another kind."""
+        if self.kind != kind:
+            raise ValueError(f"the call must be {kind!r}, got {self.kind[:40]!r}")
+
     def expect(self, kind: str, shapes: Shapes, facts: Mapping[str, Any] | None = None) -> None:
         """Refuse, by ValueError, another kind, other facts or other tensors.
 
         A length of -1 stands for any length.
         """
-        if self.kind != kind:
-            raise ValueError(f"{self.kind[:40]!r} came where {kind!r} is expected")
+        self.expect_kind(kind)
         check_object(self.facts, facts or {})
         actual_shapes = shapes_of(self.tensors)
         wanted = {
@@ -139,13 +143,13 @@ def read_order(call: Call) -> RoundRequest:
     train, heard_ids = call.tensors["train"], call.tensors["heard"]
     turns = call.tensors.get("turns")
     if turns is not None and len(turns) != len(train):
-        raise ValueError("turns: one for each client that trains is expected")
+        raise ValueError("turns must be one per client that trains")
     for ids in (train, heard_ids):
         if len(ids.unique()) < len(ids):
-            raise ValueError("train, heard: each client is named once")
+            raise ValueError("train and heard must name each client once")
     factors = call.facts["factors"]
     if not all(0 <= f < math.inf for f in factors.values()):
-        raise ValueError("factors: numbers >= 0 by name are expected")
+        raise ValueError("factors must be numbers >= 0")
     version = _version(call)
     return RoundRequest(version, as_bytes(call.tensors["down"]), train, heard_ids, factors, turns)
 
@@ -180,11 +184,11 @@ def read_sent(call: Call, wire_ids: Tensor, counted: Sequence[str]) -> HostUpdat
         raise ValueError("sent: columns differ in length")
     valid_ids = torch.isin(trained, wire_ids).all() and len(trained.unique()) == len(trained)
     if not bool(valid_ids):
-        raise ValueError("trained: clients of this host are expected, each once")
+        raise ValueError("trained must be clients of this host, each once")
     if any(bool(((c < 0) | (c > MOST_COUNTED)).any()) for c in columns):
-        raise ValueError(f"gradients: whole numbers from 0 to {MOST_COUNTED} are expected")
+        raise ValueError(f"gradients must be whole numbers from 0 to {MOST_COUNTED}")
     if not bool(((values >= 0) & (values <= MOST_COUNTED)).all()):
-        raise ValueError(f"values: numbers from 0 to {MOST_COUNTED} are expected")
+        raise ValueError(f"values must be numbers from 0 to {MOST_COUNTED}")
     return HostUpdate(
         messages, values.numpy(), trained, columns[0], under(call.tensors, "counted.")
     )
@@ -270,8 +274,7 @@ def scores_reply(scores_by_split: Mapping[str, Scores]) -> Call:
 
 def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict[str, Scores]:
     """The inverse, of a host that has these clients."""
-    if call.kind != "scores":
-        raise ValueError(f"{call.kind[:40]!r} came where 'scores' is expected")
+    call.expect_kind("scores")
     check_object(call.facts, {"splits": list[str]})
     scores_by_split = {}
     expected = 0
@@ -285,9 +288,9 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
             if column is None or column.shape != (length,) or column.dtype != kind:
                 raise ValueError(f"scores: the column {name} is missing or of another kind")
         if not bool(torch.isin(ids, wire_ids).all()) or bool((ids.diff() <= 0).any()):
-            raise ValueError("scores: clients of this host are expected, in order")
+            raise ValueError("scores must be of clients of this host, in order")
         if any(bool((part[name] < 0).any()) for name in ("samples", "gradients")):
-            raise ValueError("scores: samples and gradients are whole numbers >= 0")
+            raise ValueError("scores: samples and gradients must be >= 0")
         measured = {}
         for metric in metrics:
             rows, counts = part.get(f"rows.{metric.name}"), part.get(f"counts.{metric.name}")
@@ -310,14 +313,14 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
 def _version(call: Call) -> int:
     version: int = call.facts["version"]
     if not 0 <= version < MOST_VERSION:
-        raise ValueError("version: a whole number of 32 bits is expected")
+        raise ValueError(f"version must be a whole number of 32 bits, got {version}")
     return version
 
 
 def _splits(call: Call) -> tuple[str, ...]:
     splits = tuple(call.facts["splits"])
     if not set(splits) <= set(SPLITS) or len(set(splits)) < len(splits):
-        raise ValueError(f"splits: some of {', '.join(SPLITS)} are expected, each once")
+        raise ValueError(f"splits must be some of {', '.join(SPLITS)}, each once")
     return splits
 
 
@@ -331,5 +334,5 @@ def _messages(messages: Ragged) -> State:
 def _read_messages(tensors: State) -> Ragged:
     matrix, lengths = tensors["matrix"].numpy(), tensors["lengths"].numpy()
     if len(matrix) != len(lengths) or (lengths < 0).any() or (lengths > matrix.shape[1]).any():
-        raise ValueError("messages: each has a length within its row")
+        raise ValueError("messages must each have a length within their row")
     return Ragged(matrix, lengths)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -182,42 +182,32 @@ class SiteProxy:
         Whether they are true is known to their owner alone.
         """
         if set(by_split) != set(splits):
-            raise ValueError("scores: of other splits than were asked for")
+            raise ValueError("scores must be of the splits that were asked for")
         rows = torch.searchsorted(self.wire_ids, wire_ids)
         for split, scores in by_split.items():
             if not torch.equal(scores.wire_ids, wire_ids):
-                raise ValueError("scores: of every client that was asked, in their order")
+                raise ValueError("scores must be of every client that was asked, in their order")
             # 0 where the owner does not report figures of so few samples
             enrolled = (scores.samples == self.data.sizes(split)[rows]) | (scores.samples == 0)
             if not bool(enrolled.all()):
-                raise ValueError("scores: of other numbers of samples than were enrolled")
+                raise ValueError("scores must be of as many samples as were enrolled")
             hits_outside = (scores.hits < 0) | (scores.hits > scores.samples)
             gradients_outside = (scores.gradients < 0) | (scores.gradients > MOST_COUNTED)
             if bool(hits_outside.any()) or bool(gradients_outside.any()):
-                raise ValueError("scores: hits from none to all samples, gradients >= 0")
+                raise ValueError("scores: hits must be from none to all samples, gradients >= 0")
             for measured in scores.metrics.values():
                 width = (len(rows), measured.metric.width(self.form))
                 shape = tuple(measured.metric.shape(self.form))
                 if tuple(measured.rows.shape) != width or tuple(measured.counts.shape) != shape:
-                    raise ValueError(f"scores: the metric {measured.metric.name} has another form")
+                    raise ValueError(f"scores: the metric {measured.metric.name} has another shape")
 
-    def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:
-        raise self._not_here()
+    def _at_owner(self, *arguments: object, **options: object) -> NoReturn:
+        raise SettingError(
+            "models: they are with the owners of the data; each owner exports them: "
+            "idiolect host export"
+        )
 
-    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:
-        raise self._not_here()
-
-    def each_sample(self, version: int, message: bytes, split: str) -> tuple[Tensor, Tensor]:
-        raise self._not_here()
-
-    def all_rows(self) -> State:
-        raise self._not_here()
-
-    def digest(self) -> str:
-        raise self._not_here()
-
-    def adopt(self, earlier: HostLike) -> None:
-        raise self._not_here()
+    personal = personal_rows = each_sample = all_rows = digest = adopt = _at_owner
 
     def save(self, folder: Path) -> None:
         """No-op: sites keep their own state."""
@@ -230,9 +220,3 @@ class SiteProxy:
 
     def release(self) -> None:
         """Nothing is held here."""
-
-    def _not_here(self) -> SettingError:
-        return SettingError(
-            "models: they are with the owners of the data; each owner exports them: "
-            "idiolect host export"
-        )

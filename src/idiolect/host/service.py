@@ -65,7 +65,7 @@ class Service:
     def reply(self, call: Call) -> Call:
         """What this host says to a call."""
         if call.kind not in self._known:
-            raise ValueError(f"{call.kind[:40]!r} is nothing that a host is asked for")
+            raise ValueError(f"unknown call {call.kind[:40]!r}")
         return self._known[call.kind](call)
 
     def failed(self, error: Exception) -> Call:
@@ -96,8 +96,8 @@ class Service:
         """
         if version < self.concluded:
             raise Refused(
-                f"version: {version} is not accepted; this host has concluded version "
-                f"{self.concluded} and can go back to before that one, no further"
+                f"version must be {self.concluded} or later, got {version}: this host can go back "
+                "to before the last round that it has concluded, no further"
             )
         try:
             if self.durable is not None:
@@ -105,7 +105,7 @@ class Service:
             elif not self.host.settings.repeats:
                 raise ValueError("rows before it are not kept")
         except ValueError as error:
-            raise Refused(f"version: {version} is not accepted; {error}") from None
+            raise Refused(f"version {version} cannot be repeated: {error}") from None
         self.concluded = version - 1
         self._begun = None
 
@@ -203,5 +203,5 @@ class HostRecipe:
 def _folder(call: Call) -> Path:
     folder: Any = call.facts.get("folder")
     if not isinstance(folder, str) or not folder:
-        raise ValueError("folder: a path is expected")
+        raise ValueError("folder must be a path")
     return Path(folder)

@@ -23,9 +23,8 @@ from ..core.types import Id, State
 from ..data.federation import Federation
 from ..engine.arrivals import Arrivals, Pace
 from ..engine.carriers.local import LocalHosts
-from ..engine.engine import Engine
 from ..engine.remote_hosts import RemoteHosts
-from ..engine.rounds import Rounds
+from ..engine.rounds import Engine, Rounds
 from ..host.host import Host, HostSettings
 from ..host.lazy_federation import whole
 from ..host.remote_host import HostLike

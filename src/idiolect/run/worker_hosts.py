@@ -21,9 +21,9 @@ from torch import Tensor
 from ..attacks import Attack
 from ..data.federation import Census, Federation
 from ..engine.carriers import Carrier
-from ..engine.engine import Engine
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import HostCalls
+from ..engine.rounds import Engine
 from ..host.baselines import trivial
 from ..host.host import Host
 from ..host.lazy_federation import LazyFederation

@@ -38,7 +38,7 @@ MEANINGS = {
     "unable to get local issuer certificate": "the server's certificate was not made by the "
     "authority of certificates/ca.crt: this is another server, or ca.crt is an old one; "
     "trying again",
-    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not accepted: it has expired, is "
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is refused: it has expired, is "
     "for another address, or was not made by the authority of certificates/ca.crt; trying again",
     UNKNOWN_KEY: "the server refuses this site: its key is not registered there. Give the public "
     "half to the server's operator, who puts it into keys/; trying again",
