@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from idiolect import Federation, Method, Plan, SettingError, Task
+from idiolect import Federation, Method, Plan, RoundState, SettingError, Task, iterate
 from idiolect.study import Recorder, Stock, finish, job_progress, run_many
 from idiolect.study import search_plans as search
 
@@ -182,6 +182,14 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def exact_rounds(
+    method: Method, task: Task, federation: Federation, **settings: Any
+) -> Iterator[RoundState]:
+    """A run with full gradients in double precision, on one thread, round by round."""
+    with one_thread():
+        yield from iterate(method, task, federation, batching="full", dtype="float64", **settings)
 
 
 @dataclass(frozen=True, eq=False)

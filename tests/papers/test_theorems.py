@@ -24,7 +24,7 @@ SIZES = {
         points=15,
     ),
     smooth.write_theorem15: smooth.Theorem15Size(rounds=80, own=20, repetitions=2, points=15),
-    figure1.write: figure1.Figure1Size(
+    figure1.write: figure1.LocalStepsSize(
         total=64, taus=(1, 4, 64), sorted=(0.0, 1.0), spreads=(0.0, 1.0), repetitions=3
     ),
     theorem2.write: theorem2.Theorem2Size(

@@ -18,21 +18,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import idiolect as il
 from idiolect import FedAvg, Federation, Task
 from idiolect.task import Loss, logits, shaped_as
 
 from ..closed_forms.problems import Means
+from ..page import page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, one_thread
-from ..theory import theory_page, train
+from ..runs import Work, exact_rounds
+from ..theory import train
 
 NAME = "feddeper-figure1"
 DECAY = 0.01  # of the support vector machine: (DECAY/2) ||x||²
 
 
 @dataclass(frozen=True)
-class Figure1Size:
+class LocalStepsSize:
     """How much is run."""
 
     total: int = 1024  # Kτ
@@ -105,18 +105,14 @@ class MachineRun(Work):
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
         task = Task(model, SquaredHinge())
-        with one_thread():
-            rounds = il.iterate(
-                FedAvg(lr=self.lr, steps=self.tau),
-                task,
-                federation,
-                rounds=self.total // self.tau,
-                sample=self.clients,
-                batching="full",
-                weight_decay=DECAY,
-                dtype="float64",
-            )
-            *_, last = rounds
+        *_, last = exact_rounds(
+            FedAvg(lr=self.lr, steps=self.tau),
+            task,
+            federation,
+            rounds=self.total // self.tau,
+            sample=self.clients,
+            weight_decay=DECAY,
+        )
         x = last.server["w"]
         losses = SquaredHinge().each(inputs @ x[:64, None] + x[64], targets)
         return {"loss": float(losses.mean() + DECAY / 2 * x.square().sum())}
@@ -148,25 +144,21 @@ class QuadraticRun(Work):
 
     def train(self) -> dict[str, Any]:
         problem = self.problem
-        with one_thread():
-            rounds = il.iterate(
-                FedAvg(lr=self.lr, steps=self.tau),
-                problem.task(),
-                problem.federation(self.repetition),
-                rounds=self.total // self.tau,
-                sample=self.heard or problem.clients,
-                batching="full",
-                dtype="float64",
-            )
-            *_, last = rounds
+        *_, last = exact_rounds(
+            FedAvg(lr=self.lr, steps=self.tau),
+            problem.task(),
+            problem.federation(self.repetition),
+            rounds=self.total // self.tau,
+            sample=self.heard or problem.clients,
+        )
         x = last.server["w"]
         return {"excess": float(problem.excess(x)), "x": x.tolist()}
 
 
-def write(folder: Path, size: Figure1Size | None = None, workers: int = 2) -> list[Path]:
+def write(folder: Path, size: LocalStepsSize | None = None, workers: int = 2) -> list[Path]:
     """Under two minutes on two cores."""
     began = time.monotonic()
-    size = size or Figure1Size()
+    size = size or LocalStepsSize()
     n, taus = size.clients, list(size.taus)
     base = Means(clients=n, samples=2, d=20, low=0.5, high=4.0, noise=0.0)
     problems = {s: replace(base, spread=s) for s in size.spreads}
@@ -200,7 +192,16 @@ def write(folder: Path, size: Figure1Size | None = None, workers: int = 2) -> li
         s: sampling_effect([results[job] for job in jobs], results[whole[s]])
         for s, jobs in sampled.items()
     }
-    return theory_page(
+    across = "local steps τ (Kτ fixed)"
+    machine_lines = [Line(division(s), taus, curve, points=True) for s, curve in losses.items()]
+    quadratic_lines = [
+        Line(f"spread {s:g}", taus, curve, points=True) for s, curve in excess.items()
+    ]
+    formulas = [
+        Line("" if i else "formula", taus, curve, formula=True, style=6)
+        for i, curve in enumerate(formula.values())
+    ]
+    return page_from_text(
         NAME,
         facts={
             "size": size,
@@ -248,32 +249,8 @@ def write(folder: Path, size: Figure1Size | None = None, workers: int = 2) -> li
         },
         figures={"excess": {str(s): c for s, c in excess.items()}},
         panels=[
-            Panel(
-                "support vector machine",
-                "local steps τ (Kτ fixed)",
-                "training loss",
-                [
-                    Line(division(share), taus, curve, points=True)
-                    for share, curve in losses.items()
-                ],
-                log="x",
-            ),
-            Panel(
-                "quadratics",
-                "local steps τ (Kτ fixed)",
-                "f(x^K) − f(x*)",
-                [
-                    *(
-                        Line(f"spread {s:g}", taus, curve, points=True, style=i)
-                        for i, (s, curve) in enumerate(excess.items())
-                    ),
-                    *(
-                        Line("formula" if i == 0 else "", taus, curve, formula=True, style=6)
-                        for i, curve in enumerate(formula.values())
-                    ),
-                ],
-                log="x",
-            ),
+            Panel("support vector machine", across, "training loss", machine_lines, log="x"),
+            Panel("quadratics", across, "f(x^K) − f(x*)", quadratic_lines + formulas, log="x"),
         ],
         seconds=time.monotonic() - began,
     ).write(folder)
