@@ -9,28 +9,16 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from idiolect import (
-    FedAvg,
-    Federation,
-    Here,
-    LpProj,
-    Method,
-    PFedMe,
-    Task,
-    data,
-    iterate,
-    models,
-    run,
-    streams,
-)
+from idiolect import FedAvg, Federation, Here, LpProj, Method, PFedMe, Task, iterate, run, streams
 from idiolect.report import size
 
+from ..case import Case
+from ..page import Row, write_page
 from ..runs import Work, finished
 from ..texts import read_text
 from .memory import Live, resident_peak
@@ -43,14 +31,12 @@ DIM = 750  # what Table 2 of the lp-proj paper implies, see page.py
 BLOCKS = 50
 BATCH = 8
 TIE: dict[str, Any] = {"lam": 0.1, "lr": 0.1}  # as in the lp-proj paper
-MODELS: dict[str, tuple[str, dict[str, Any], float]] = {  # model -> data, options, step size
-    "resnet18": ("cifar10", {"clients": 6, "share": 0.008}, 0.001),
-    "resnet34": ("cifar10", {"clients": 6, "share": 0.008}, 0.001),
-    "transformer": (
-        "sotu",
-        {"clients": 10, "cap": 30_000, "vocabulary": 9_999, "valid": 0.05, "test": 0.05},
-        0.05,
-    ),
+_IMAGES = {"clients": 6, "share": 0.008}
+_TEXT = {"clients": 10, "cap": 30_000, "vocabulary": 9_999, "valid": 0.05, "test": 0.05}
+MODELS = {  # model -> case, step size
+    "resnet18": (Case("cifar10", "resnet18", _IMAGES), 0.001),
+    "resnet34": (Case("cifar10", "resnet34", _IMAGES), 0.001),
+    "transformer": (Case("sotu", "transformer", _TEXT), 0.05),
 }
 METHODS: dict[str, Callable[[float], Method]] = {  # of the step size
     "fedavg": lambda lr: FedAvg(steps=STEPS, lr=lr),
@@ -105,13 +91,8 @@ def session(
     batch: int,
 ) -> Any:
     """A run before its first round, with so many clients heard per round and rows in flight."""
-    sizes: dict[str, Any] = {
-        "sample": clients_per_round,
-        "batch": batch,
-        "chunk": rows,
-        "memory": MEMORY,
-    }
-    return next(iterate(method, task, federation, **sizes)).session
+    sizes: dict[str, Any] = {"sample": clients_per_round, "chunk": rows, "batch": batch}
+    return next(iterate(method, task, federation, memory=MEMORY, **sizes)).session
 
 
 def activations(host: Any) -> int:
@@ -137,10 +118,8 @@ def activations(host: Any) -> int:
 
 def measure(model: str, method: str) -> dict[str, Any]:
     """One run in this process: what `write` asks of a fresh one."""
-    name, options, lr = MODELS[model]
-    federation = data.load(name, **options)
-    shape = tuple(federation.inputs.shape[1:])
-    plain_task = Task(partial(models.make, model, shape, federation.classes))
+    case, lr = MODELS[model]
+    federation, plain_task = case.load()
     algorithm = METHODS[method](lr)
     rounds = session(algorithm, plain_task, federation, HEARD, CHUNK, BATCH)
     task = rounds.contract.task
@@ -190,34 +169,27 @@ def measure(model: str, method: str) -> dict[str, Any]:
     }
 
 
-def page(measurements: list[dict[str, Any]]) -> str:
+def page(measurements: list[Row]) -> str:
     """The whole page."""
-    live = sum(f["ratio"] <= 1.5 for f in measurements)
-    resident = sum(f["resident_ratio"] <= 1.5 for f in measurements)
-    within = (
-        f"Within 1.5 × named states + activations: {live} of {len(measurements)} runs by the live "
-        f"peak, {resident} by the resident one."
+    live, resident = (
+        sum(f[ratio] <= 1.5 for f in measurements) for ratio in ("ratio", "resident_ratio")
     )
-    lines = [HEAD, "", within, BEYOND]
+    words = TEXTS["within"].format(live=live, resident=resident, runs=len(measurements))
+    lines = [HEAD, "", words, TEXTS["beyond"]]
     for model in MODELS:
         mine = [f for f in measurements if f["model"] == model]
-        one = mine[0]
-        what = (
-            f"{one['data']}, {one['clients']} clients, {one['outputs']} classes, batch {BATCH}, "
-            f"d = {one['d']:,}, kernel {one['kernel']}"
-        )
         lines += [
             "",
-            f"## {model}: {what}",
+            TEXTS["heading"].format(batch=BATCH, **mine[0]),
             "",
-            f"| {COLUMNS} |",
-            "|" + "---|" * (COLUMNS.count("|") + 1),
+            f"| {TEXTS['columns']} |",
+            "|" + "---|" * (TEXTS["columns"].count("|") + 1),
             *(line(f) for f in mine),
         ]
     return "\n".join(lines) + "\n"
 
 
-def line(f: dict[str, Any]) -> str:
+def line(f: Row) -> str:
     """A run as a row of its table."""
     cells = [
         f["method"],
@@ -237,10 +209,6 @@ def line(f: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-COLUMNS = (
-    "method | loss | accuracy | s/round | bytes up | bytes down | named states / d | activations "
-    "| live peak | ratio | resident peak | ratio | P"
-)
 TEXTS = read_text("large-models")
 HEAD = TEXTS["head"].format(
     rounds=ROUNDS,
@@ -251,7 +219,6 @@ HEAD = TEXTS["head"].format(
     blocks=BLOCKS,
     per_block=DIM // BLOCKS,
 )
-BEYOND = TEXTS["beyond"]
 
 
 _CHILD = """
@@ -291,8 +258,4 @@ def write(folder: Path) -> list[Path]:
     """Run everything (some minutes), and write large-models.md and large-models.json."""
     jobs = [ModelJob(model, method) for model in MODELS for method in METHODS]
     results = list(finished(jobs, folder, "large", workers=1).values())
-    text = folder / "large-models.md"
-    figures = folder / "large-models.json"
-    text.write_text(page(results), encoding="utf-8")
-    figures.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return [text, figures]
+    return write_page(folder, "large-models", page(results), results)
