@@ -12,7 +12,7 @@ import idiolect as il
 from idiolect.core.knobs import SettingError, describe, knob
 from idiolect.models import MODELS, Model, make, options_of
 from idiolect.models.base import Layers, dense
-from idiolect.models.dense import MLP
+from idiolect.models.feedforward import MLP
 
 OWN = """
 from dataclasses import dataclass

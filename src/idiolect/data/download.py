@@ -133,8 +133,8 @@ SOURCES, OWN = _read_registry()
 # -- the cache -------------------------------------------------------------------------------------
 def where() -> Path:
     """The cache directory."""
-    if named := os.environ.get("IDIOLECT_DATA"):
-        return given_path(named, "IDIOLECT_DATA")
+    if folder := os.environ.get("IDIOLECT_DATA"):
+        return given_path(folder, "IDIOLECT_DATA")
     try:
         return Path.home() / ".cache" / "idiolect"
     except RuntimeError:

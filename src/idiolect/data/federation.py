@@ -79,7 +79,7 @@ class Federation:
         """The ids as text: for tables, random streams and the fingerprint."""
         return tuple(str(i) for i in self.ids)
 
-    def position(self, id: ClientId) -> int:
+    def position(self, client_id: ClientId) -> int:
         """The position of a client by its id; the exact text of a whole number is accepted too.
 
         >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], [7, 7, 13, 13], valid=0, test=0.5)
@@ -91,7 +91,7 @@ class Federation:
         idiolect.core.knobs.SettingError: client: 12 is unknown; clients are numbered 7 to 13, \
 the nearest is 13
         """
-        key = plain_id(id)
+        key = plain_id(client_id)
         if key not in self._positions:
             raise unknown_client(key, self.ids)
         return self._positions[key]
@@ -225,7 +225,7 @@ the nearest is 13
     def _no_position(self, name: str, position: int) -> SettingError:
         return SettingError(
             f"{name} must be from 0 to {self.clients - 1}, got {position} "
-            "(`position(id)` finds the position of a client)"
+            "(`position(client_id)` finds the position of a client)"
         )
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Federation:

@@ -18,9 +18,8 @@ from ..core.registry import Table
 from . import custom
 from .adapters import adapt
 from .base import Model
-from .cnn import FedDeperCNN, LeNet, smallest_side
 from .custom import Builder, options_of
-from .dense import MLP, Linear
+from .feedforward import MLP, FedDeperCNN, LeNet, Linear, smallest_side
 from .resnet import ResNet18, ResNet34, ResNetSmall
 from .transformer import Transformer
 

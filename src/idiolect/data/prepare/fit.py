@@ -248,9 +248,9 @@ def say_preparation(preparation: Preparation) -> None:
     if reasons:
         words = some(f"{name!r} ({why})" for name, why in reasons.items())
         note(f"columns dropped: {words}. Columns named in --features are kept")
-    coded = [column for column in preparation.columns if column.kind == CATEGORY]
-    if coded:
-        words = some(f"{column.name!r} ({len(column.categories)})" for column in coded)
+    categories = [column for column in preparation.columns if column.kind == CATEGORY]
+    if categories:
+        words = some(f"{column.name!r} ({len(column.categories)})" for column in categories)
         note(f"categories become a feature of 0 or 1 each: {words}")
     numbers = sum(column.kind != CATEGORY for column in preparation.columns)
     if not numbers:

@@ -318,7 +318,7 @@ def bytes_of_categories(
     """What agreeing on the categories costs: (bytes up per client, bytes down to each).
 
     A client sends the categories that its training rows hold, as JSON in UTF-8, and is sent those
-    of all. `found`: column -> its categories, and which each training row has.
+    of all. `columns`: name -> its categories, and which each training row has.
     """
     if not columns:
         return [0] * clients, 0

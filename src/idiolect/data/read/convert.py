@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...core.knobs import SettingError
+from .ids import is_missing
 
 KEPT = (torch.uint8, torch.int16, torch.int32, torch.int64)  # integers of inputs that stay
 GIB = 1 << 30
@@ -162,8 +163,7 @@ def _column(column: Any, name: str) -> np.ndarray:
     """A column of numbers; missing ones are NaN, which is refused by sample later."""
     array = np.asarray(column)
     if array.dtype == object:
-        missing = [v is None or v is getattr(sys.modules.get("pandas"), "NA", None) for v in array]
-        array = as_numbers(np.where(missing, np.nan, array))
+        array = as_numbers(np.where([is_missing(v) for v in array], np.nan, array))
     if array.dtype.kind not in "biuf":
         raise SettingError(
             f"{name} holds {array.dtype}, not numbers; encode or drop it, "

@@ -94,8 +94,8 @@ def _by_id(datasets: Any) -> dict[Any, Any]:
             "(one pool is dealt to clients by Federation.from_arrays and idiolect.data.partition)"
         )
     if isinstance(datasets, Mapping):
-        named = {ALIASES.get(k, k) for k in datasets if isinstance(k, str)}
-        if len(named) == len(datasets) and "train" in named and named <= set(SPLITS):
+        splits = {ALIASES.get(k, k) for k in datasets if isinstance(k, str)}
+        if len(splits) == len(datasets) and "train" in splits and splits <= set(SPLITS):
             raise SettingError(
                 f"datasets must have client ids as keys, got {', '.join(map(repr, datasets))}; "
                 "give {'client': {'train': ..., 'test': ...}}"

@@ -43,28 +43,28 @@ def choose_keys(
     >>> choose_keys({"pixels": "array", "label": "number"}, "pixels", "label").inputs
     ('pixels',)
     """
-    named = [] if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
-    for key, what in [*((key, "inputs") for key in named), (target, "target")]:
+    input_keys = [] if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
+    for key, what in [*((key, "inputs") for key in input_keys), (target, "target")]:
         if key is not None and key not in sorts:
             raise nearest(str(key), map(str, sorts), what)
-    label = target if target is not None else _guess_target(sorts, named)
+    label = target if target is not None else _guess_target(sorts, input_keys)
     if inputs is None:
-        named = _guess_inputs(sorts, label)
-    elif not named:
+        input_keys = _guess_inputs(sorts, label)
+    elif not input_keys:
         raise SettingError("inputs must name at least one key, got an empty list")
     if target is None or inputs is None:
         note(
-            f"samples: inputs are {', '.join(map(repr, named))}, the target is {label!r}; "
+            f"samples: inputs are {', '.join(map(repr, input_keys))}, the target is {label!r}; "
             "inputs= and target= name others"
         )
-    stacked = all(sorts[key] == "number" for key in named)
-    alone = len(named) == 1 and (inputs is None or isinstance(inputs, str))
-    return Keys(tuple(named), label, alone, stacked)
+    stacked = all(sorts[key] == "number" for key in input_keys)
+    alone = len(input_keys) == 1 and (inputs is None or isinstance(inputs, str))
+    return Keys(tuple(input_keys), label, alone, stacked)
 
 
-def _guess_target(sorts: dict[str, str], named: list[str]) -> str:
+def _guess_target(sorts: dict[str, str], input_keys: list[str]) -> str:
     for key in TARGETS:
-        if key in sorts and key not in named:
+        if key in sorts and key not in input_keys:
             return key
     raise SettingError(
         f"target: none of the keys is called {', '.join(TARGETS)}; "
@@ -74,16 +74,16 @@ def _guess_target(sorts: dict[str, str], named: list[str]) -> str:
 
 def _guess_inputs(sorts: dict[str, str], target: str) -> list[str]:
     others = [key for key in sorts if key != target]
-    used = [key for key in others if sorts[key] in ("number", "array") and key not in NUMBERS]
-    unused = ", ".join(repr(key) for key in others if key not in used)
-    if not used:
+    features = [key for key in others if sorts[key] in ("number", "array") and key not in NUMBERS]
+    unused = ", ".join(repr(key) for key in others if key not in features)
+    if not features:
         raise SettingError(
             f"inputs: no key but {target!r} holds numbers or pictures"
             + (f"; {unused} would have to become numbers first" if unused else "")
         )
     if unused:
         note(f"samples: left out are {unused} (text, or numbers of samples)")
-    return used
+    return features
 
 
 class SampleReader:

@@ -65,7 +65,7 @@ def cut(rows: np.ndarray, window: int, step: int) -> tuple[np.ndarray, np.ndarra
     """First sample and run of each window; a run is one activity of one recording without a break.
 
     >>> rows = np.array([[1, 0, 5]] * 5 + [[1, 0, -1]] + [[1, 1, 2]] * 4)
-    >>> [found.tolist() for found in cut(rows, window=3, step=1)]
+    >>> [part.tolist() for part in cut(rows, window=3, step=1)]
     [[0, 1, 2, 6, 7], [0, 0, 0, 2, 2]]
     """
     ends = np.flatnonzero((rows[1:] != rows[:-1]).any(1)) + 1

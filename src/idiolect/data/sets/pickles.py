@@ -1,7 +1,7 @@
 """Tables of numbers inside a pickle of pandas frames, read without running it.
 
 A pickle is a program that calls whatever it names. Here every name that it may use stands for an
-inert record of the call (`Made`), any other name is refused, and nothing is called. What pandas and
+inert record of the call (`PickledCall`), any other name is refused, and nothing is called. What pandas and
 NumPy would have made of the records is then read off them; shapes are compared with the bytes that
 are there before an array is made. Two forms are known: that of pandas 0.x (`_data`) and that of
 pandas 1 and 2 (`_mgr`).
@@ -71,7 +71,7 @@ class _InertUnpickler(pickle._Unpickler):  # the one in Python: its memory grows
         if full not in NAMES:
             raise SettingError(f"the pickle names {full[:100]!r}, which no table of numbers needs")
         if full not in self._known:
-            self._known[full] = type("Made", (PickledCall,), {"name": full, "__slots__": ()})
+            self._known[full] = type("NamedCall", (PickledCall,), {"name": full, "__slots__": ()})
         return self._known[full]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -79,7 +79,7 @@ class _InertUnpickler(pickle._Unpickler):  # the one in Python: its memory grows
 
 
 def read(raw: bytes) -> Any:
-    """What a pickle holds: plain data, with a `Made` for every object.
+    """What a pickle holds: plain data, with a `PickledCall` for every object.
 
     >>> read(pickle.dumps([1, "a"]))
     [1, 'a']

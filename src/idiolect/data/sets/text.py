@@ -89,8 +89,8 @@ class Text(Knobs):
         frequent = frequent[: min(self.vocabulary, np.count_nonzero(frequency))]
         code = np.zeros(len(number), dtype=np.int64)
         code[frequent] = np.arange(1, len(frequent) + 1)
-        spelt = list(number)
-        words = (UNKNOWN, *(spelt[i] for i in frequent))
+        spelling = list(number)
+        words = (UNKNOWN, *(spelling[i] for i in frequent))
 
         # a window needs one token more, for its last target
         windows = np.maximum(parts - 1, 0) // self.length
