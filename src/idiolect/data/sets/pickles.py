@@ -1,10 +1,10 @@
 """Tables of numbers inside a pickle of pandas frames, read without running it.
 
 A pickle is a program that calls whatever it names. Here every name that it may use stands for an
-inert record of the call (`PickledCall`), any other name is refused, and nothing is called. What pandas and
-NumPy would have made of the records is then read off them; shapes are compared with the bytes that
-are there before an array is made. Two forms are known: that of pandas 0.x (`_data`) and that of
-pandas 1 and 2 (`_mgr`).
+inert record of the call (`PickledCall`), any other name is refused, and nothing is called. What
+pandas and NumPy would have made of the records is then read off them; shapes are compared with the
+bytes that are there before an array is made. Two forms are known: that of pandas 0.x (`_data`) and
+that of pandas 1 and 2 (`_mgr`).
 """
 
 from __future__ import annotations
