@@ -100,7 +100,7 @@ def tune(
     """
     whole, _ = read_task(task, federation)
     specs = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
-    how = read_how(grid, space, trials, criterion, search_seeds)
+    how = search_options(grid, space, trials, criterion, search_seeds)
     contenders = read_contenders(specs, dict(settings))
     manifest = {
         "methods": [contender.name for contender in contenders],
@@ -113,7 +113,7 @@ def tune(
 
 def tune_plans(
     plans: Sequence[Plan],
-    how: How,
+    how: SearchOptions,
     federation: Federation,
     *,
     jobs: int = 0,
@@ -132,7 +132,7 @@ def _tune(
     contenders: list[Plan],
     task: Task,
     federation: Federation,
-    how: How,
+    how: SearchOptions,
     jobs: int,
     directory: Path | None,
     watch: Watch | None,
@@ -260,7 +260,7 @@ def _contender(spec: AnyMethod | Plan) -> Plan:
 
 # -- what is searched -----------------------------------------------------------------------------
 @dataclass(frozen=True)
-class How:
+class SearchOptions:
     """What is searched, by what it is chosen, and under how many seeds. Plain data."""
 
     grid: str | dict[str, list[Any]]  # of a paper, or one's own; or, where it is empty,
@@ -312,27 +312,27 @@ class How:
         ]
 
     @classmethod
-    def read(cls, saved: dict[str, Any], where: str) -> How:
+    def read(cls, saved: dict[str, Any], where: str) -> SearchOptions:
         """From tune.json, which is of unknown origin."""
         try:
             how = decode({f.name: saved.get(f.name) for f in dataclasses.fields(cls)}, cls)
         except ValueError as error:
             raise SettingError(f"{where}: {error}") from None
         grid, trials = (None, how.trials) if how.trials else (how.grid, None)
-        return read_how(grid, how.space, trials, how.criterion, how.search_seeds)
+        return search_options(grid, how.space, trials, how.criterion, how.search_seeds)
 
 
-def read_how(
+def search_options(
     grid: str | Mapping[str, Any] | Iterable[str] | None = None,
     space: Mapping[str, Any] | str | Path | None = None,
     trials: int | None = None,
     criterion: str = "pooled",
     search_seeds: int = 1,
-) -> How:
+) -> SearchOptions:
     """What the user asked for; a paper's grid where nothing was asked for.
 
-    >>> read_how().grid, read_how(["lr=0.1,1"]).grid, read_how(trials=20).trials
-    ('paper', {'lr': ['0.1', '1']}, 20)
+    >>> search_options().grid, search_options(["lr=0.1,1"]).grid, search_options(trials=9).trials
+    ('paper', {'lr': ['0.1', '1']}, 9)
     """
     for name, number in (
         ("search_seeds", search_seeds),
@@ -348,13 +348,13 @@ def read_how(
         # the space by value: a file may change before a tuning is resumed
         entries = read_file(Path(space)) if isinstance(space, str | Path) else space
         values = None if entries is None else dict(entries)
-        return How({}, values, trials or TRIALS, criterion, search_seeds)
+        return SearchOptions({}, values, trials or TRIALS, criterion, search_seeds)
     texts = [ANY if grid is None else grid] if isinstance(grid, str | None) else grid
     if not isinstance(texts, Mapping):
         texts = list(texts)
         named = [text for text in texts if "=" not in str(text)]
         if named and len(texts) == 1:
-            return How(str(named[0]), None, 0, criterion, search_seeds)
+            return SearchOptions(str(named[0]), None, 0, criterion, search_seeds)
         if named:
             raise SettingError(
                 f"grid must be either that of a paper ({', '.join((ANY, *papers()))}) or your own, "
@@ -365,7 +365,7 @@ def read_how(
         raise SettingError("grid must be NAME=VALUE,VALUE,... or the name of a paper, got nothing")
     refuse_data_and_model("grid", axes, ONE_FEDERATION)
     own_grid = {name: list(values) for name, values in axes.items()}
-    return How(own_grid, None, 0, criterion, search_seeds)
+    return SearchOptions(own_grid, None, 0, criterion, search_seeds)
 
 
 # -- the result -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ...study.space import grid_of, is_compressor
 from ...study.splits import ROUNDS
 from ...study.splits import splits as measure_splits
 from ...study.sweep import sweep_plans
-from ...study.tune import How, heading, read_how, tune_plans
+from ...study.tune import SearchOptions, heading, search_options, tune_plans
 from ..options import Request, TrainingParser
 from ..output import Output, emit, resumable
 
@@ -174,7 +174,9 @@ def tune(argv: list[str]) -> None:
     request = parser.request(argv)
     flags, options = request.flags, request.flags.options
     plans = _tuned_plans(request)
-    how = read_how(flags.grid, flags.space, flags.trials, options.criterion, options.search_seeds)
+    how = search_options(
+        flags.grid, flags.space, flags.trials, options.criterion, options.search_seeds
+    )
     run_tune(plans, how, options.jobs, flags.output.new_directory("tune"), flags.output)
 
 
@@ -192,7 +194,9 @@ def _tuned_plans(request: Request) -> list[Plan]:
     return plans
 
 
-def run_tune(plans: list[Plan], how: How, jobs: int, directory: Path, output: Output) -> None:
+def run_tune(
+    plans: list[Plan], how: SearchOptions, jobs: int, directory: Path, output: Output
+) -> None:
     """Tune, and show the search, its notes and the table of the final runs."""
     with resumable(directory):
         tuned = tune_plans(
@@ -223,7 +227,7 @@ def resume_tune(directory: Path, output: Output) -> None:
     saved = _saved(directory, TUNING, "tune")
     plans = [Plan.read(plan, TUNING) for plan in saved["plans"]]
     jobs = saved.get("jobs", 0)
-    how = How.read(saved, TUNING)
+    how = SearchOptions.read(saved, TUNING)
     run_tune(plans, how, jobs if isinstance(jobs, int) else 0, directory, output)
 
 
