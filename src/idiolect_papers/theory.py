@@ -56,10 +56,10 @@ def banded(
     On a logarithmic axis an estimate that is not positive is left out, and a band ends at a tenth
     of the mean.
     """
-    known = [m if m.value > 0 or not log else Mean(math.nan, math.nan) for m in means]
-    low = [max(m.value - m.half, m.value / 10) if log else m.value - m.half for m in known]
+    positive = [m if m.value > 0 or not log else Mean(math.nan, math.nan) for m in means]
+    low = [max(m.value - m.half, m.value / 10) if log else m.value - m.half for m in positive]
     high = [m.value + m.half for m in means]
-    return Line(label, x, [m.value for m in known], low, high, style=style, points=True)
+    return Line(label, x, [m.value for m in positive], low, high, style=style, points=True)
 
 
 # -- rates of convergence -------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Slope:
         return f"{self.value:.2f}" + ("" if self.half is None else f" ± {self.half:.2f}")
 
     def near(self, expected: float, room: float) -> bool:
-        """Whether it is `expected` up to `room`, and known as well as that."""
+        """Whether it is `expected` up to `room`, and positive as well as that."""
         return abs(self.value - expected) <= room and (self.half or 0.0) <= 2 * room
 
 

@@ -59,7 +59,7 @@ class TheoremSetting:
     lam: float  # λ
     s: float  # singular values of P are in [1 - s, 1 + s]
     clients: int  # N
-    heard: int  # S
+    clients_per_round: int  # S
     alternations: int  # R
     beta: float  # β >= 1
     noise: float  # γ_f²: variance of a stochastic gradient
@@ -73,7 +73,7 @@ class TheoremSetting:
     @property
     def sampling(self) -> float:
         """(N/S - 1) / (N - 1): 0 without client sampling."""
-        return (self.clients / self.heard - 1) / max(self.clients - 1, 1)
+        return (self.clients / self.clients_per_round - 1) / max(self.clients - 1, 1)
 
     def local(self, step: float) -> float:
         """η of a global step η̃."""

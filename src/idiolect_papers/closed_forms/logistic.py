@@ -217,10 +217,8 @@ def _training(federation: Federation) -> tuple[Tensor, Tensor]:  # -> [m, n, d],
     sizes = federation.sizes("train")
     n = int(sizes[0])
     if not bool((sizes == n).all()):
-        raise SettingError(
-            "samples: clients with different numbers of training samples are not accepted here; "
-            "all the same, as `idiolect.data.sets.regression.LogisticRegression` draws them"
-        )
+        numbers = f"{int(sizes.min())} to {int(sizes.max())}"
+        raise SettingError(f"samples must be as many for every client, got {numbers}")
     offsets = federation.offsets["train"]
     rows = slice(int(offsets[0]), int(offsets[-1]))
     xi = federation.inputs[rows].double().view(len(sizes), n, -1)

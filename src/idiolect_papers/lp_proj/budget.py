@@ -178,9 +178,9 @@ def measured(
     best, _ = runs.chosen({": ".join(key): c for key, c in candidates.items()}, stock, seed=0)
     final = {}
     for title, label in candidates:
-        case, chosen = cases[title], best[f"{title}: {label}"]
+        case, winner = cases[title], best[f"{title}: {label}"]
         run = {"rounds": rounds or case.rounds_of(label), "eval_every": case.eval_every}
-        final[title, label] = replace(chosen, settings=chosen.settings | run)
+        final[title, label] = replace(winner, settings=winner.settings | run)
     stored: dict[str, Figures] = {title: {} for title in cases}
     curves: dict[str, list[Curve]] = {title: [] for title in cases}
     for (title, label), summaries in runs(final, stock, range(seeds), ("by_round",)).items():
@@ -210,11 +210,11 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: math.nan if value is None else value for name, value in row.items()}
 
 
-def _chosen_fields(label: str, chosen: Plan) -> dict[str, Any]:
-    fields = chosen.make_method().as_dict()
+def _chosen_fields(label: str, winner: Plan) -> dict[str, Any]:
+    fields = winner.make_method().as_dict()
     if TUNED not in label:
         return {"lr": fields["lr"]}
-    return {"lr": fields["lr"], "steps": fields["steps"], "channel": chosen.settings["channel"]}
+    return {"lr": fields["lr"], "steps": fields["steps"], "channel": winner.settings["channel"]}
 
 
 # -- budget.md ------------------------------------------------------------------------------------

@@ -144,15 +144,15 @@ def outcome(
     stock = Stock({"": federation}, {"": task})
     runs = Runs(folder / "runs", jobs)
     sample = case.sample(federation.clients)
-    spent = 0.0  # CPU seconds
+    search_seconds = 0.0  # CPU seconds
 
     def setting(row: str, method: Method, **run: Any) -> Plan:
-        heard = 0 if method.traits.hears_all else sample
-        return Plan.of(method, settings={"sample": heard, **run}, name=row)
+        per_round = 0 if method.traits.hears_all else sample
+        return Plan.of(method, settings={"sample": per_round, **run}, name=row)
 
     def search(grid: Mapping[str, Mapping[Method, P]]) -> dict[str, Method]:
         """Of each row the candidate that does best on validation data; test data are not there."""
-        nonlocal spent
+        nonlocal search_seconds
         if not scale.search_rounds:
             return {row: next(iter(several)) for row, several in grid.items()}
         settings = {
@@ -165,7 +165,7 @@ def outcome(
             for row, several in grid.items()
         }
         best, seconds = runs.chosen(settings, stock, SEARCH_SEED)
-        spent += seconds
+        search_seconds += seconds
         return {row: chosen.make_method() for row, chosen in best.items()}
 
     has_parts = case.model != "linear"  # LG-FedAvg is for models that have parts
@@ -190,7 +190,7 @@ def outcome(
         "heard": sample,
         "scale": scale.words,
         "note": NOTES.get(str(case.data), ""),
-        "cpu_seconds": spent + cpu_seconds(by_row),
+        "cpu_seconds": search_seconds + cpu_seconds(by_row),
         "rows": {
             row: {
                 "chosen": _chosen(row, methods[row], winners),

@@ -26,7 +26,7 @@ class QuadraticCase:
     problem: Means = field(default_factory=lambda: Means(clients=10, d=40, high=4.0, noise=0.1))
     dim: int = 5  # d_sub
     lam: float = 0.5
-    heard: int = 2  # S
+    clients_per_round: int = 2  # S
     alternations: int = 2  # R
     beta: float = 1.0
 
@@ -44,7 +44,7 @@ class QuadraticCase:
             lam=self.lam,
             s=float(torch.linalg.matrix_norm(self.P, 2)) - 1,
             clients=self.problem.clients,
-            heard=self.heard,
+            clients_per_round=self.clients_per_round,
             alternations=self.alternations,
             beta=self.beta,
             noise=float(self.problem.gradient_noise.max()),
@@ -71,7 +71,7 @@ class QuadraticCase:
             self.problem.task(),
             self.problem.federation(repetition),
             rounds=rounds,
-            sample=self.heard,
+            sample=self.clients_per_round,
             dtype="float64",
             **plan.run,
         )

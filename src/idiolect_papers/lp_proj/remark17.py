@@ -82,9 +82,9 @@ def measure(size: Remark17Size, folder: Path, workers: int) -> DimensionOutcome:
     formulas = losses.copy()
     for (dim, j), (local, runs) in jobs.items():
         i = size.dims.index(dim)
-        seen = results[local]["spread_seen"]
+        spread = results[local]["spread_seen"]
         losses[:, i, j] = np.mean(results[runs][LPPROJ], 1)
-        formulas[:, i, j] = [linear.lpproj_loss(f.setting, lam, dim, seen) for lam in size.lams]
+        formulas[:, i, j] = [linear.lpproj_loss(f.setting, lam, dim, spread) for lam in size.lams]
     local_losses = np.array(
         [[results[jobs[dim, j][0]]["loss"] for j in range(f.seeds)] for dim in size.dims]
     )

@@ -36,7 +36,7 @@ class Nonconvex:
     """A problem and how lp-proj-2 is run on it, with the smallest λ that the theorems allow."""
 
     problem: Robust = field(default_factory=Robust)
-    heard: int = 2  # S
+    clients_per_round: int = 2  # S
     alternations: int = 2  # R
     beta: float = 1.0
 
@@ -52,7 +52,7 @@ class Nonconvex:
             lam=lam,
             s=0.0,
             clients=problem.clients,
-            heard=self.heard,
+            clients_per_round=self.clients_per_round,
             alternations=self.alternations,
             beta=self.beta,
             noise=bound,
@@ -75,7 +75,11 @@ class Nonconvex:
             steps=CAP,
             **plan.method,
         )
-        run: dict[str, Any] = {"rounds": rounds, "sample": self.heard, "dtype": "float64"}
+        run: dict[str, Any] = {
+            "rounds": rounds,
+            "sample": self.clients_per_round,
+            "dtype": "float64",
+        }
         federation = problem.federation(repetition)
         with one_thread():
             steps = il.iterate(method, problem.task(), federation, **run, **plan.run)
@@ -130,7 +134,7 @@ def write_theorem13(
     began = time.monotonic()
     size = size or Theorem13Size()
     base = Nonconvex()
-    everyone = replace(base, heard=base.problem.clients)
+    everyone = replace(base, clients_per_round=base.problem.clients)
     jobs = {
         label: {
             T: [
@@ -251,7 +255,7 @@ def write_theorem15(
     began = time.monotonic()
     size = size or Theorem15Size()
     base = Nonconvex()
-    everyone = replace(base, heard=base.problem.clients)
+    everyone = replace(base, clients_per_round=base.problem.clients)
     jobs = {
         label: [
             ScheduledRun(

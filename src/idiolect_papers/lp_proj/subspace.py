@@ -84,11 +84,11 @@ def write_table(
         stand_in = case.data != "emnist"
         title = "QuickDraw-62 in place of EMNIST" if stand_in else "EMNIST"
     accuracies = [ours[row]["accuracy"].mean for row in ours if row not in ADDED]
-    known = [mean for mean in accuracies if mean is not None]
+    means = [mean for mean in accuracies if mean is not None]
     return page_from_text(
         f"lp-proj-table{number}",
         facts={
-            "spread": max(known) - min(known) if known else 0.0,
+            "spread": max(means) - min(means) if means else 0.0,
             "equal": ours[EQUAL]["accuracy"],
             "untied": ours[UNTIED]["accuracy"],
             "stand_in": STAND_IN if stand_in else "",

@@ -96,15 +96,15 @@ def write(
     cells = beside(TITLE, published, ours if real else {}, COLUMNS)
     if not real:
         cells += beside(f"{here}, in its place", {}, ours, COLUMNS)
-    sent = {row: sum(s[0]["bytes"].values()) / s[0]["rounds"] for row, s in by_row.items()}
+    traffic = {row: sum(s[0]["bytes"].values()) / s[0]["rounds"] for row, s in by_row.items()}
     return page_from_text(
         "lp-proj-table2",
         facts={
             "size": size,
             "d": task.d,
-            "sent": bytes_text(sent["lp-proj-1"]),
-            "pfedme_sent": bytes_text(sent["pFedMe"]),
-            "ratio": sent["pFedMe"] / max(1.0, sent["lp-proj-1"]),
+            "sent": bytes_text(traffic["lp-proj-1"]),
+            "pfedme_sent": bytes_text(traffic["pFedMe"]),
+            "ratio": traffic["pFedMe"] / max(1.0, traffic["lp-proj-1"]),
             "equal": ours[EQUAL]["accuracy"],
             "tied": ours["lp-proj-1"]["accuracy"],
             "untied": ours[UNTIED]["accuracy"],

@@ -96,7 +96,7 @@ class InnerErrorRun(Work):
     nu: float
 
     def train(self) -> dict[str, Any]:
-        case = replace(self.case, heard=self.case.problem.clients, alternations=1)
+        case = replace(self.case, clients_per_round=self.case.problem.clients, alternations=1)
         problem, P = case.problem, case.P
         plan = Scheduled(lr=1e-12, nu=self.nu, batch=self.batch)  # w stays at 0
         errors = []
@@ -115,7 +115,7 @@ def write(folder: Path, size: Theorem14Size | None = None, workers: int = 2) -> 
     began = time.monotonic()
     size = size or Theorem14Size()
     base = QuadraticCase()
-    everyone = replace(base, heard=base.problem.clients)
+    everyone = replace(base, clients_per_round=base.problem.clients)
     without_noise = replace(everyone, problem=replace(base.problem, noise=0.0))
     most = float(base.problem.clients * base.alternations)  # β = N R
 

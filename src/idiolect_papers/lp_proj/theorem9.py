@@ -85,7 +85,7 @@ def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> l
     began = time.monotonic()
     size = size or Theorem9Size()
     base = QuadraticCase()
-    everyone = replace(base, heard=base.problem.clients)
+    everyone = replace(base, clients_per_round=base.problem.clients)
     without_noise = replace(everyone, problem=replace(base.problem, noise=0.0))
     with_noise = replace(everyone, problem=replace(base.problem, noise=1.0))
     largest = replace(base, beta=float(base.problem.clients * base.alternations))  # β = N R

@@ -131,7 +131,7 @@ def test_the_envelope_is_as_convex_and_smooth_as_proposition_3_says():
 
 def test_lpproj_with_the_schedules_of_theorem_14_comes_to_the_known_solution():
     exact = replace(SMALL, noise=0.0)
-    case = QuadraticCase(problem=exact, dim=3, heard=exact.clients)
+    case = QuadraticCase(problem=exact, dim=3, clients_per_round=exact.clients)
     theory = case.theory()
     *_, last = case.follow(theory.scheduled(1, PRACTICAL * theory.kappa_F), 150, 0)
     assert float((last.server["w"] - case.solved().w).square().sum()) < 1e-3 * theory.start
@@ -142,7 +142,9 @@ def test_lpproj_with_the_schedules_of_theorem_14_comes_to_the_known_solution():
 # -- schedules and bounds --------------------------------------------------------------------------
 @both
 def test_schedules_are_those_of_theorem_14(everyone):
-    case = QuadraticCase(problem=SMALL, dim=3, heard=SMALL.clients if everyone else 2, beta=3.0)
+    case = QuadraticCase(
+        problem=SMALL, dim=3, clients_per_round=SMALL.clients if everyone else 2, beta=3.0
+    )
     theory = case.theory()
     plan = theory.scheduled(2)
     first = lpproj_rates.theorem14(0, theory.mu_F, theory.zeta, 3.0, 2, 1.0, everyone)
@@ -158,7 +160,7 @@ def test_schedules_are_those_of_theorem_14(everyone):
 
 @both
 def test_schedules_are_those_of_theorem_15(everyone):
-    case = Nonconvex(heard=10 if everyone else 2, beta=3.0)
+    case = Nonconvex(clients_per_round=10 if everyone else 2, beta=3.0)
     theory = case.theory()
     plan = theory.scheduled(2)
     first = lpproj_rates.theorem15(0, case.lam, 3.0, 2, 1.0, everyone)
@@ -176,7 +178,7 @@ def test_schedules_are_those_of_theorem_15(everyone):
 @both
 def test_bounds_are_those_of_the_proofs(everyone):
     quadratic = QuadraticCase(
-        problem=SMALL, dim=3, heard=SMALL.clients if everyone else 2, beta=3.0
+        problem=SMALL, dim=3, clients_per_round=SMALL.clients if everyone else 2, beta=3.0
     )
     theory = quadratic.theory()
     plan = theory.scheduled(2)
@@ -188,10 +190,10 @@ def test_bounds_are_those_of_the_proofs(everyone):
 
     expected = lpproj_rates.bound14(
         50, theory.mu, theory.mu_F, theory.lam, theory.s, theory.zeta, 3.0, theory.clients,
-        theory.heard, theory.noise, theory.diversity, theory.start, later,
+        theory.clients_per_round, theory.noise, theory.diversity, theory.start, later,
     )  # fmt: skip
     assert float(theory.bound14(50, plan)[-1]) == pytest.approx(expected, rel=1e-12)
-    case = Nonconvex(heard=10 if everyone else 2, beta=3.0)
+    case = Nonconvex(clients_per_round=10 if everyone else 2, beta=3.0)
     smooth = case.theory()
     found = smooth.scheduled(2)
 
@@ -200,8 +202,8 @@ def test_bounds_are_those_of_the_proofs(everyone):
         return 3.0 * 2 * eta, nu, 2 * found.nu / nu
 
     expected = lpproj_rates.bound15(
-        40, smooth.lam, 0.0, smooth.L, 3.0, 10, smooth.heard, smooth.noise, smooth.diversity,
-        smooth.start, now,
+        40, smooth.lam, 0.0, smooth.L, 3.0, 10, smooth.clients_per_round, smooth.noise,
+        smooth.diversity, smooth.start, now,
     )  # fmt: skip
     assert float(smooth.bound15(40, found)[-1]) == pytest.approx(expected, rel=1e-12)
 
