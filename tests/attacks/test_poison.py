@@ -158,15 +158,15 @@ def test_a_malicious_client_without_training_data_is_no_trouble():
 @pytest.mark.parametrize(
     "options,words",
     [
-        ({"kind": "swap"}, "kind: 'swap' is not accepted; one of 'random', 'flip'"),
-        ({"labels": "any"}, "labels: 'any' is not accepted; one of 'wrong', 'uniform'"),
+        ({"kind": "swap"}, "kind must be one of 'random', 'flip', got 'swap'"),
+        ({"labels": "any"}, "labels must be one of 'wrong', 'uniform', got 'any'"),
         (
             {"malicious": torch.tensor([6])},
             "malicious: [6] are not all clients; accepted: 0 to 5",
         ),
         ({"malicious": torch.tensor([-1, 2])}, "malicious: [-1, 2] are not all clients"),
-        ({"classes": 3}, "classes: 3 is not accepted; false labels need at least 5 here"),
-        ({"classes": 0}, "classes: 0 is not accepted"),
+        ({"classes": 3}, "classes must be at least 5 for false labels, got 3"),
+        ({"classes": 0}, "for false labels, got 0"),
     ],
 )
 def test_bad_input_is_refused_in_words(options, words):
@@ -179,12 +179,10 @@ def test_bad_input_is_refused_in_words(options, words):
 
 
 def test_one_class_has_no_wrong_label_and_real_targets_have_no_classes():
-    with pytest.raises(
-        SettingError, match="classes: 1 is not accepted; false labels need at least 2"
-    ):
+    with pytest.raises(SettingError, match="classes must be at least 2 for false labels, got 1"):
         poison(federation(1), MALICIOUS, 1, "random", 0)
     with pytest.raises(
-        SettingError, match="classes: 5 is not accepted; 'arrays' has real targets, so 0"
+        SettingError, match="classes must be 0 for the real targets of 'arrays', got 5"
     ):
         poison(federation(0), MALICIOUS, 5, "flip", 0)
 

@@ -173,7 +173,7 @@ def test_runs_without_a_directory_get_one_each(capsys, tmp_path):
         ("run lp-proj --p 0.5", "p must be a number >= 1, got 0.5"),
         (
             "run lp-proj --dim 700 --quiet",
-            "dim: 700 is not accepted; a whole number from 1 to the model's 610 parameters",
+            "dim must be a whole number from 1 to the model's 610 parameters, got 700",
         ),
         (
             "run fedavg --clients 5 --samples 20 --sample 6 --quiet",

@@ -201,21 +201,21 @@ def test_a_large_model_needs_only_a_few_vectors():
     [
         (
             {"projection": "gaussian", "blocks": 3},
-            "blocks: 3 is not accepted with .*; it belongs to 'block' and 'layers'",
+            "blocks must be left out with .*, got 3: it belongs to 'block' and 'layers'",
         ),
-        ({"projection": "block", "blocks": 9}, "blocks: 9 is not accepted; at most dim, 6"),
+        ({"projection": "block", "blocks": 9}, "blocks must be at most dim, 6, got 9"),
         (
             {"projection": "sparse", "per_column": 7},
-            "per_column: 7 is not accepted; at most dim, 6",
+            "per_column must be at most dim, 6, got 7",
         ),
         (
             {"projection": "layers", "dims": "3,4"},
-            "dims: '3,4' is not accepted; 2 numbers that sum to dim 6",
+            "dims must be 2 numbers that sum to dim 6, .*, got '3,4'",
         ),
-        ({"projection": "layers", "dims": "a,b"}, "dims: 'a,b' is not accepted"),
+        ({"projection": "layers", "dims": "a,b"}, "dims must be 2 numbers .*, got 'a,b'"),
         (
             {"projection": "sparse", "reuse": True},
-            "reuse: True is not accepted with projection 'sparse'",
+            "reuse must be left out with projection 'sparse', got True",
         ),
     ],
 )

@@ -76,12 +76,12 @@ BAD = {
     "everyone held out": ({"held_out": 8}, "held_out must be less than the 8 clients, got 8"),
     "dim above d": (
         {"method": il.LpProj(dim=19)},
-        "dim: 19 is not accepted; a whole number from 1 to the model's 18",
+        "dim must be a whole number from 1 to the model's 18 parameters, got 19",
     ),
-    "dim 0": ({"method": il.LpProj(dim=0)}, "dim: 0 is not accepted"),
+    "dim 0": ({"method": il.LpProj(dim=0)}, "parameters, got 0"),
     "dim with identity": (
         {"method": il.LpProj(dim=4, projection="identity")},
-        "dim: 4 is not accepted with projection 'identity'",
+        "with projection 'identity', got 4",
     ),
     "too few outputs": (
         {"task": il.Task(nn.Linear(FEATURES, 2))},

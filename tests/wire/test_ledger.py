@@ -49,7 +49,7 @@ def test_a_ledger_grows_by_nobody_but_never_shrinks():
     ledger = used()
     ledger.grow(3)
     assert ledger.clients == 3 and ledger.counts["gradients"].tolist() == [7, 0, 5]
-    with pytest.raises(ValueError, match="2 is not accepted; the ledger has 3"):
+    with pytest.raises(ValueError, match="at least 3, as in the ledger, got 2"):
         ledger.grow(2)
 
 

@@ -27,23 +27,21 @@ def how_many(malicious: float, clients: int) -> int:
     >>> how_many(0.1, 100), how_many(3, 100), how_many(0, 100)
     (10, 3, 0)
     """
-    wanted = "malicious is a share of the clients below 1, or a whole number of them"
     number = math.nan if isinstance(malicious, (bool, str)) else float(malicious)
     if not (0 <= number < 1 or (math.isfinite(number) and number >= 1 and number.is_integer())):
-        raise SettingError(f"malicious: {malicious!r} is not accepted; {wanted}")
+        raise SettingError(
+            "malicious must be a share of the clients below 1, or a whole number of them, "
+            f"got {malicious!r}"
+        )
     count = round(number * clients) if number < 1 else int(number)
     if number and not count:
         raise SettingError(
-            f"malicious: {malicious!r} of {clients} clients is not one client; {wanted}"
+            f"malicious must be at least one of {clients} clients, got a share of {malicious!r}"
         )
-    if count > clients:
+    if count and count >= clients:
         raise SettingError(
-            f"malicious: {malicious!r} is not accepted; there are only {clients} clients"
-        )
-    if count and count == clients:
-        raise SettingError(
-            f"malicious: {malicious!r} of {clients} clients leaves no honest one; "
-            f"at most {clients - 1} may be malicious"
+            f"malicious must leave an honest client, at most {clients - 1} of {clients}, "
+            f"got {malicious!r}"
         )
     return count
 
@@ -59,7 +57,8 @@ def chosen(seed: int, keys: Keys, eligible: Tensor, count: int) -> Tensor:  # ->
     """
     if not 0 <= count <= len(eligible):
         raise SettingError(
-            f"malicious: {count} is not accepted; {len(eligible)} clients can take part"
+            f"malicious must be at most {len(eligible)}, the clients that can take part, "
+            f"got {count}"
         )
     own_keys = streams.keys(seed, "malicious", 0, keys[eligible.numpy()])
     return eligible[torch.from_numpy(streams.choose(own_keys, count))].sort().values
@@ -92,19 +91,19 @@ class Observer:
         """The stream keys of these clients."""
         return np.array([self._keys[k] for k in wire_ids.tolist()], dtype=np.uint64)
 
-    def see(self, round: int, purpose: str, wire_ids: Tensor, up: State) -> None:
+    def see(self, version: int, purpose: str, wire_ids: Tensor, up: State) -> None:
         """Some honest messages; `purpose` tells the exchanges of a round apart."""
-        if round > self._round:
-            self._round = round
+        if version > self._round:
+            self._round = version
             self._messages = {}
-        if round == self._round and len(wire_ids):
+        if version == self._round and len(wire_ids):
             self._messages.setdefault(purpose, []).append((wire_ids, up))
 
-    def seen(self, round: int, purpose: str) -> tuple[Tensor, State]:
+    def seen(self, version: int, purpose: str) -> tuple[Tensor, State]:
         """Wire ids and rows of all messages seen, sorted by wire id; no id and {} if none was."""
-        if round < self._round:
-            raise ValueError(f"round: {round} is past; only messages of {self._round} are kept")
-        messages = self._messages.get(purpose, []) if round == self._round else []
+        if version < self._round:
+            raise ValueError(f"round: {version} is past; only messages of {self._round} are kept")
+        messages = self._messages.get(purpose, []) if version == self._round else []
         if not messages:
             return torch.empty(0, dtype=torch.int64), {}
         wire_ids, order = torch.cat([ids for ids, _ in messages]).sort(stable=True)

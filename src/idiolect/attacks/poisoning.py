@@ -75,7 +75,7 @@ def _check(federation: Federation, malicious: Tensor, classes: int, kind: str, l
     for name, value, choices in (("kind", kind, KINDS), ("labels", labels, LABELS)):
         if value not in choices:
             raise SettingError(
-                f"{name}: {value!r} is not accepted; one of {', '.join(map(repr, choices))}"
+                f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}"
             )
     if (
         malicious.numel()
@@ -92,12 +92,11 @@ def _check(federation: Federation, malicious: Tensor, classes: int, kind: str, l
     real = federation.targets.is_floating_point()
     if real and classes:
         raise SettingError(
-            f"classes: {classes} is not accepted; {federation.name!r} has real targets, so 0"
+            f"classes must be 0 for the real targets of {federation.name!r}, got {classes}"
         )
     if not real and (classes < 2 or classes < federation.classes):
         raise SettingError(
-            f"classes: {classes} is not accepted; "
-            f"false labels need at least {max(2, federation.classes)} here"
+            f"classes must be at least {max(2, federation.classes)} for false labels, got {classes}"
         )
 
 

@@ -158,8 +158,7 @@ class Sketch(Stage):
         columns, k = self.size(form)
         if k > form.n:
             raise SettingError(
-                f"channel sketch: k: {k} is not accepted; it is at most {form.n}, "
-                "the numbers of the message"
+                f"channel sketch: k must be at most {form.n}, the numbers of the message, got {k}"
             )
         if self.rows * columns < form.n:
             return ""

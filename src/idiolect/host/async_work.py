@@ -55,7 +55,7 @@ class AsyncWork:
         host = self.host
         method = host.contract.method.scaled(orders[0].factors)
         if any(order.factors != orders[0].factors for order in orders):
-            raise ValueError("orders: of one round, with the same learning rates, are expected")
+            raise ValueError("orders must be of one round, with the same learning rates")
         downs = [host.open_down(order) for order in orders]
         rows_by_order = [host.rows(order.train) for order in orders]
         rows, place = torch.cat(rows_by_order).sort()

@@ -215,7 +215,7 @@ class Durable:
             if part:
                 ids = part.pop("ids", torch.zeros(0))
                 if ids.dtype != torch.int64 or ids.dim() != 1 or bool((ids.diff() <= 0).any()):
-                    raise ValueError(f"{file.name}: ids: increasing whole numbers are expected")
+                    raise ValueError(f"{file.name}: ids must be increasing whole numbers")
                 try:
                     store.put(ids, part.pop("rounds", ids[:0]), under(part, "rows."))
                 except ValueError as error:

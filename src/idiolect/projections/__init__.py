@@ -53,12 +53,12 @@ def check(spec: Spec, d: int) -> None:
     if spec.kind == "identity":
         if spec.dim not in (0, d):
             raise SettingError(
-                f"dim: {spec.dim} is not accepted with projection 'identity'; "
-                f"0 or the model's {d} parameters"
+                f"dim must be 0 or the model's {d} parameters with projection 'identity', "
+                f"got {spec.dim}"
             )
     elif not 1 <= spec.dim <= d:
         raise SettingError(
-            f"dim: {spec.dim} is not accepted; a whole number from 1 to the model's {d} parameters"
+            f"dim must be a whole number from 1 to the model's {d} parameters, got {spec.dim}"
         )
     belongs = {
         "blocks": ("block", "layers"),
@@ -70,15 +70,13 @@ def check(spec: Spec, d: int) -> None:
         if spec.kind not in kinds and getattr(spec, name) != getattr(Spec("", 0), name):
             owner = " and ".join(map(repr, kinds))
             raise SettingError(
-                f"{name}: {getattr(spec, name)!r} is not accepted with projection {spec.kind!r}; "
-                f"it belongs to {owner}"
+                f"{name} must be left out with projection {spec.kind!r}, "
+                f"got {getattr(spec, name)!r}: it belongs to {owner}"
             )
     if spec.blocks > spec.dim:
-        raise SettingError(f"blocks: {spec.blocks} is not accepted; at most dim, {spec.dim}")
+        raise SettingError(f"blocks must be at most dim, {spec.dim}, got {spec.blocks}")
     if spec.kind == "sparse" and spec.per_column > spec.dim:
-        raise SettingError(
-            f"per_column: {spec.per_column} is not accepted; at most dim, {spec.dim}"
-        )
+        raise SettingError(f"per_column must be at most dim, {spec.dim}, got {spec.per_column}")
 
 
 @lru_cache(maxsize=8)

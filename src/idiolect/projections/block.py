@@ -162,7 +162,7 @@ def _given(spec: Spec, widths: list[int]) -> list[int]:
     if not fits:
         sizes = ", ".join(map(str, widths))
         raise SettingError(
-            f"dims: {spec.dims!r} is not accepted; {len(widths)} numbers that sum to "
-            f"dim {spec.dim}, at most {sizes}"
+            f"dims must be {len(widths)} numbers that sum to dim {spec.dim}, at most {sizes}, "
+            f"got {spec.dims!r}"
         )
     return heights

@@ -102,7 +102,7 @@ class AsyncServer:
         `reason` says why, as far as the engine knows. The same checks apply as in rounds.
         """
         if reason not in MISSING:
-            raise ValueError(f"reason: {reason!r} is not accepted; one of {', '.join(MISSING)}")
+            raise ValueError(f"reason must be one of {', '.join(MISSING)}, got {reason!r}")
         factors = factors or {}
         server = self.server
         base = self.busy.pop(wire_id)
@@ -184,13 +184,13 @@ class AsyncServer:
                 up[name] = s * rows  # line 4 of Algorithm 3 has s = 1: θ <- θ - γ_θ Δ, no 1/M
         return replace(got, up=up)
 
-    def close(self, round: int) -> None:
+    def close(self, version: int) -> None:
         """The end of what counts as a round: its account in the ledger."""
         fates = self._entry
         missing = {reason: fates[reason] for reason in MISSING if fates[reason]}
         rejected = {f: n for f, n in fates.items() if f != "admitted" and f not in missing}
         entry = RoundEntry(
-            round,
+            version,
             sum(fates.values()),
             fates["admitted"],
             rejected,

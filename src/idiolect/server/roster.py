@@ -65,13 +65,15 @@ class Roster:
             )
         self._check_new(new)
         all_weights = self._check_weights(len(new), weights)
-        for id in new:
-            self._wire_ids[id] = len(self.ids)
-            self.ids.append(id)
+        for client_id in new:
+            self._wire_ids[client_id] = len(self.ids)
+            self.ids.append(client_id)
         self.samples = torch.cat([self.samples, counts])
         self.weights = all_weights
         self.eligible = torch.cat([self.eligible, may & (counts > 0)])
-        self.keys = np.concatenate([self.keys, streams.name_keys([str(id) for id in new])])
+        self.keys = np.concatenate(
+            [self.keys, streams.name_keys([str(client_id) for client_id in new])]
+        )
         return torch.arange(len(self.ids) - len(new), len(self.ids))
 
     def _check_new(self, ids: list[Id]) -> None:
@@ -79,13 +81,13 @@ class Roster:
 
         Random numbers are keyed by the text of an id: 7 and "7" would draw the same.
         """
-        texts = {str(id) for id in self.ids}
-        for id in ids:
-            if str(id) in texts:
+        texts = {str(client_id) for client_id in self.ids}
+        for client_id in ids:
+            if str(client_id) in texts:
                 raise SettingError(
-                    f"clients: {id!r} is enrolled already; ids are unique, also as texts"
+                    f"clients: {client_id!r} is enrolled already; ids are unique, also as texts"
                 )
-            texts.add(str(id))
+            texts.add(str(client_id))
 
     def _check_weights(self, new: int, weights: Iterable[float] | None) -> Tensor | None:
         """The weights of all clients, these included."""
@@ -104,24 +106,30 @@ class Roster:
 
     def leave(self, ids: Iterable[Id]) -> None:
         """These clients take no part from the next round on."""
-        wire_ids = torch.tensor([self.wire_id(id) for id in ids], dtype=torch.int64)
+        wire_ids = torch.tensor([self.wire_id(client_id) for client_id in ids], dtype=torch.int64)
         self.eligible[wire_ids] = False
 
     def rejoin(self, ids: Iterable[Id]) -> None:
         """These clients, enrolled before, take part again from the next round on."""
-        wire_ids = torch.tensor([self.wire_id(id) for id in ids], dtype=torch.int64)
+        wire_ids = torch.tensor([self.wire_id(client_id) for client_id in ids], dtype=torch.int64)
         self.eligible[wire_ids] = self.samples[wire_ids] > 0
 
-    def wire_id(self, id: Id) -> int:
+    def wire_id(self, client_id: Id) -> int:
         """The wire id of a client."""
-        if id in self._wire_ids:
-            return self._wire_ids[id]
-        if isinstance(id, str) and id.lstrip("-").isdigit() and int(id) in self._wire_ids:
-            return self._wire_ids[int(id)]  # a number as text, from a command line
-        if not isinstance(id, str):
+        if client_id in self._wire_ids:
+            return self._wire_ids[client_id]
+        if (
+            isinstance(client_id, str)
+            and client_id.lstrip("-").isdigit()
+            and int(client_id) in self._wire_ids
+        ):
+            return self._wire_ids[int(client_id)]  # a number as text, from a command line
+        if not isinstance(client_id, str):
             examples = ", ".join(repr(i) for i in self.ids[:3])
-            raise SettingError(f"client: {id!r} is unknown; clients are called {examples}, ...")
-        raise nearest(id, [str(i) for i in self.ids], "client")
+            raise SettingError(
+                f"client: {client_id!r} is unknown; clients are called {examples}, ..."
+            )
+        raise nearest(client_id, [str(i) for i in self.ids], "client")
 
     def eligible_ids(self) -> Tensor:  # -> int64, increasing
         """The wire ids of the clients that may take part."""

@@ -117,7 +117,7 @@ class Round:
             earlier = self.dropped.get(reason, wire_ids[:0])
             self.dropped[reason] = torch.cat([earlier, wire_ids])
 
-    def entry(self, counted: Tensor, surplus: dict[str, int], bytes: int) -> RoundEntry:
+    def entry(self, counted: Tensor, surplus: dict[str, int], up_bytes: int) -> RoundEntry:
         """The account of the round, from the fate of every client that was asked."""
         got = self.inbox.admitted()
         expected = self.order.heard.sort().values
@@ -135,7 +135,7 @@ class Round:
             missing["silent"] -= excused
         surplus = dict(Counter(got.surplus) + Counter(surplus))
         return RoundEntry(
-            self.version, len(expected), admitted, dict(rejected), dict(+missing), surplus, bytes
+            self.version, len(expected), admitted, dict(rejected), dict(+missing), surplus, up_bytes
         )
 
 
@@ -172,45 +172,45 @@ class Aggregation:
     before: Outcome
     streams: bool = False  # see server/stream.py
 
-    def __call__(self, round: Round, got: AdmittedMessages) -> Outcome:
+    def __call__(self, current_round: Round, got: AdmittedMessages) -> Outcome:
         """The server after these messages.
 
         Raises `TooFew` where they are too few for the rule, and `Overflow`.
         """
         contract = self.contract
         link = contract.link
-        method = contract.method.scaled(round.order.factors)
+        method = contract.method.scaled(current_round.order.factors)
         state = self.step.method_state(self.before.state)
         channel = self.before.channel
         coordinates: dict[str, bytes] = {}
         combine: RoundRule | StreamingMean
-        if round.stream is not None:
+        if current_round.stream is not None:
             up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
-            combine = round.stream.end()
+            combine = current_round.stream.end()
         elif link.aggregate_stage is None:
             up = self._on_device(got.up)
-            combine = self._combine(round, got, self.before.rule)
+            combine = self._combine(current_round, got, self.before.rule)
         else:
-            up, channel, rule_state, coordinates = self._changes(round, got)
-            up = link.restore(up, self.reference(round.order.factors))
-            combine = self._combine(round, got, {}, one_row=self.streams)
+            up, channel, rule_state, coordinates = self._changes(current_round, got)
+            up = link.restore(up, self.reference(current_round.order.factors))
+            combine = self._combine(current_round, got, {}, one_row=self.streams)
         after = method.aggregate(contract.task, state, up, combine)
         if link.aggregate_stage is None:
             rule_state = combine.state
-        step = self.step.scaled(round.order.factors)
+        step = self.step.scaled(current_round.order.factors)
         stepped = step(self.before.state, after, method.traits.shared_name)
         outcome = Outcome(stepped, channel, rule_state, coordinates)
         if not outcome.finite():
             raise Overflow
         return outcome
 
-    def collect(self, round: Round, rows: State, samples: Tensor) -> None:
+    def collect(self, current_round: Round, rows: State, samples: Tensor) -> None:
         """Add messages to the round's sums: float64[S], training samples of their clients."""
-        assert round.stream is not None
+        assert current_round.stream is not None
         contract = self.contract
-        method = contract.method.scaled(round.order.factors)
+        method = contract.method.scaled(current_round.order.factors)
         up = self._on_device(rows)
-        combine = round.stream.batch(samples.to(contract.task.device))
+        combine = current_round.stream.batch(samples.to(contract.task.device))
         method.aggregate(contract.task, self.step.method_state(self.before.state), up, combine)
 
     def reference(self, factors: Factors) -> State:
@@ -221,7 +221,7 @@ class Aggregation:
         return method.reference(contract.task, down)
 
     def _changes(
-        self, round: Round, got: AdmittedMessages
+        self, current_round: Round, got: AdmittedMessages
     ) -> tuple[State, State, State, dict[str, bytes]]:
         """Sketches: aggregated first, then decoded.
 
@@ -233,60 +233,60 @@ class Aggregation:
         assert stage is not None
         channel = dict(self.before.channel)
         coordinates: dict[str, bytes] = {}
-        second = round.second
+        second = current_round.second
         if second is None:
-            tables, rule_state = self.sketches(round, got)
+            tables, rule_state = self.sketches(current_round, got)
         else:
             rule_state = second.rule_state
         rows = self._on_device(got.up)
-        for part, prefix, form in link.aggregate_parts(round.version):
+        for part, prefix, form in link.aggregate_parts(current_round.version):
             state = under(channel, prefix)
             if second is None:
                 change, state = stage.finish(tables[part], state, form)
             else:
-                exact = self._exact(round, part, got)
+                exact = self._exact(current_round, part, got)
                 query = second.queries[part].to(exact.device)
                 change, places, state = stage.conclude(query, exact, state, form)
-                coordinates[part] = self.pack({"chosen": places.int().cpu()}, round.version)
+                coordinates[part] = self.pack({"chosen": places.int().cpu()}, current_round.version)
             channel |= prefixed(state, prefix)
             rows = rows | {part: change.expand(1 if self.streams else len(got.wire_ids), -1)}
         return rows, channel, rule_state, coordinates
 
-    def sketches(self, round: Round, got: AdmittedMessages) -> tuple[State, State]:
+    def sketches(self, current_round: Round, got: AdmittedMessages) -> tuple[State, State]:
         """The aggregate of the sketches, by part of the message, and the rule's vectors."""
-        combine = self._combine(round, got, self.before.rule)
-        parts = self.contract.link.aggregate_parts(round.version)
+        combine = self._combine(current_round, got, self.before.rule)
+        parts = self.contract.link.aggregate_parts(current_round.version)
         tables = combine(self._on_device({part: got.up[part] for part, _, _ in parts}))
         return tables, combine.state
 
-    def query(self, round: Round, tables: State) -> dict[str, Tensor]:  # -> int64 each
+    def query(self, current_round: Round, tables: State) -> dict[str, Tensor]:  # -> int64 each
         """The coordinates whose exact values are asked for, by part of the message."""
         stage = self.contract.link.aggregate_stage
         assert stage is not None
-        parts = self.contract.link.aggregate_parts(round.version)
+        parts = self.contract.link.aggregate_parts(current_round.version)
         channel = self.before.channel
         return {n: stage.query(tables[n], under(channel, prefix), f) for n, prefix, f in parts}
 
-    def _exact(self, round: Round, part: str, got: AdmittedMessages) -> Tensor:
+    def _exact(self, current_round: Round, part: str, got: AdmittedMessages) -> Tensor:
         """The aggregate of the answers to a query."""
-        assert round.second is not None
-        answers = round.second.answers[part].admitted()
+        assert current_round.second is not None
+        answers = current_round.second.answers[part].admitted()
         mask = torch.isin(answers.wire_ids, got.wire_ids)
         values = self._on_device({"values": answers.up["values"][mask]})
-        return self._combine(round, got, {})(values)["values"]
+        return self._combine(current_round, got, {})(values)["values"]
 
     def _combine(
-        self, round: Round, got: AdmittedMessages, state: State, one_row: bool = False
+        self, current_round: Round, got: AdmittedMessages, state: State, one_row: bool = False
     ) -> RoundRule:
         """The rule for these messages; with `one_row` for one that stands for them all."""
         task = self.contract.task
-        key = int(streams.keys(task.seed, "rule", round.version)[0])
-        samples = round.samples(got).to(task.device)
+        key = int(streams.keys(task.seed, "rule", current_round.version)[0])
+        samples = current_round.samples(got).to(task.device)
         clients_heard = len(samples)
         if one_row:
             samples = samples.mean(dim=0, keepdim=True)
         return RoundRule(
-            self.contract, self.rule, samples, clients_heard, round.clients, key, state
+            self.contract, self.rule, samples, clients_heard, current_round.clients, key, state
         )
 
     def _on_device(self, rows: State) -> State:
@@ -300,53 +300,53 @@ class Aggregation:
 SAME_KIND = 1e-3  # a message this much smaller than one that overflows is of another kind
 
 
-def candidates(round: Round) -> AdmittedMessages:
+def candidates(current_round: Round) -> AdmittedMessages:
     """The messages that may count: those of the clients that took part in every exchange."""
-    got = round.inbox.admitted()
-    if not round.asked:
+    got = current_round.inbox.admitted()
+    if not current_round.asked:
         return got
-    dropped_ids = torch.cat([got.wire_ids[:0], *round.dropped.values()])
+    dropped_ids = torch.cat([got.wire_ids[:0], *current_round.dropped.values()])
     got = got.only(~torch.isin(got.wire_ids, dropped_ids))
-    second = round.second
+    second = current_round.second
     if second is None:  # too few were left to ask
         return got
     late = ~torch.isin(got.wire_ids, second.got.wire_ids)
-    round.drop(got.wire_ids[late], "late")
+    current_round.drop(got.wire_ids[late], "late")
     silent = second.unanswered()
-    round.drop(second.got.wire_ids[silent], "answer")
+    current_round.drop(second.got.wire_ids[silent], "answer")
     if bool(silent.any()):  # closed before the others were asked again
-        round.drop(second.got.wire_ids[~silent], "unsettled")
+        current_round.drop(second.got.wire_ids[~silent], "unsettled")
         return got.only(torch.zeros_like(late))
     return got.only(~late)
 
 
 def settle(
-    aggregation: Aggregation, round: Round, got: AdmittedMessages, quorum: int
+    aggregation: Aggregation, current_round: Round, got: AdmittedMessages, quorum: int
 ) -> tuple[Outcome | None, AdmittedMessages]:
     """The server after the round and those who count; None where it stays as it is."""
     nobody = got.only(torch.zeros(len(got.wire_ids), dtype=torch.bool))
-    unasked = round.asked and round.second is None
+    unasked = current_round.asked and current_round.second is None
     while len(got.wire_ids) >= max(quorum, 1) and not unasked:
         try:
-            outcome = round.second.outcome if round.second else None
-            return outcome or aggregation(round, got), got
+            outcome = current_round.second.outcome if current_round.second else None
+            return outcome or aggregation(current_round, got), got
         except TooFew:
             break
         except Overflow:
             failed = torch.ones(len(got.wire_ids), dtype=torch.bool)
-            if round.stream is None:  # else who it was cannot be told from a sum
-                failed = overflowing(aggregation, round, got)
-            round.drop(got.wire_ids[failed], "overflow")
-            if round.second is not None:  # what was asked for was shaped by them too
-                round.drop(got.wire_ids[~failed], "unsettled")
+            if current_round.stream is None:  # else who it was cannot be told from a sum
+                failed = overflowing(aggregation, current_round, got)
+            current_round.drop(got.wire_ids[failed], "overflow")
+            if current_round.second is not None:  # what was asked for was shaped by them too
+                current_round.drop(got.wire_ids[~failed], "unsettled")
                 return None, nobody
             got = got.only(~failed)
-    round.drop(got.wire_ids, "too few")
+    current_round.drop(got.wire_ids, "too few")
     return None, nobody
 
 
 def overflowing(
-    aggregation: Aggregation, round: Round, got: AdmittedMessages
+    aggregation: Aggregation, current_round: Round, got: AdmittedMessages
 ) -> Tensor:  # -> bool[S]
     """Whose messages make the server overflow.
 
@@ -354,15 +354,15 @@ def overflowing(
     the smallest of them.
     """
     sizes = magnitudes(got.up)
-    if round.second is not None:
-        sizes = sizes.maximum(round.second.magnitudes(got.wire_ids))
+    if current_round.second is not None:
+        sizes = sizes.maximum(current_round.second.magnitudes(got.wire_ids))
     order = sizes.argsort(descending=True, stable=True)
 
     def fits(dropped: int) -> bool:
         mask = torch.ones(len(order), dtype=torch.bool)
         mask[order[:dropped]] = False
         try:
-            aggregation(round, got.only(mask))
+            aggregation(current_round, got.only(mask))
         except Overflow:
             return False
         except TooFew:

@@ -108,10 +108,10 @@ class Server:
         self.ledger.sent_down(train, len(order.down), contract.down_values(version))
         inbox = self.inbox(version, heard_ids, self.aggregation().reference(order.factors))
         clients = int(self.roster.eligible.sum())
-        round = Round(order, inbox, clients, self.roster.mean_samples())
+        current_round = Round(order, inbox, clients, self.roster.mean_samples())
         if self.plan.streams and contract.link.aggregate_stage is None:
-            self._sum_on_arrival(round)
-        return round
+            self._sum_on_arrival(current_round)
+        return current_round
 
     def inbox(self, version: int, expected: Tensor, reference: State) -> Inbox:
         """Where messages of a version arrive; `reference` is what coded changes are changes of."""
@@ -134,20 +134,22 @@ class Server:
             enrolled=self.roster.weights,
         )
 
-    def _sum_on_arrival(self, round: Round) -> None:
+    def _sum_on_arrival(self, current_round: Round) -> None:
         """Messages of this round are added up instead of being held."""
-        round.stream = StreamingMean(self.contract, self.rule, round.clients)
+        current_round.stream = StreamingMean(self.contract, self.rule, current_round.clients)
         aggregation = self.aggregation()
 
         def add(rows: State, weights: np.ndarray) -> None:
-            aggregation.collect(round, rows, torch.from_numpy(weights) / round.mean_samples)
+            aggregation.collect(
+                current_round, rows, torch.from_numpy(weights) / current_round.mean_samples
+            )
 
-        round.inbox.sink = add
-        round.inbox.largest = largest_number(self.contract.task.dtype)
+        current_round.inbox.sink = add
+        current_round.inbox.largest = largest_number(self.contract.task.dtype)
 
     def receive(
         self,
-        round: Round,
+        current_round: Round,
         messages: Messages,
         values: np.ndarray | None = None,
         sender: Tensor | None = None,
@@ -158,15 +160,17 @@ class Server:
         of the host that they come from, which speaks for no others.
         """
         if self.contract.up.parts:
-            round.inbox.receive(messages, values, sender)
+            current_round.inbox.receive(messages, values, sender)
 
-    def missing(self, round: Round, wire_ids: Tensor, reason: str) -> None:
+    def missing(self, current_round: Round, wire_ids: Tensor, reason: str) -> None:
         """What the engine knows of messages that will not come; otherwise they are "silent"."""
         if reason not in MISSING:
-            raise ValueError(f"reason: {reason!r} is not accepted; one of {', '.join(MISSING)}")
-        earlier = round.excuses.get(reason, wire_ids[:0])
-        excused_ids = torch.cat([wire_ids[:0], *round.excuses.values()])
-        round.excuses[reason] = torch.cat([earlier, wire_ids[~torch.isin(wire_ids, excused_ids)]])
+            raise ValueError(f"reason must be one of {', '.join(MISSING)}, got {reason!r}")
+        earlier = current_round.excuses.get(reason, wire_ids[:0])
+        excused_ids = torch.cat([wire_ids[:0], *current_round.excuses.values()])
+        current_round.excuses[reason] = torch.cat(
+            [earlier, wire_ids[~torch.isin(wire_ids, excused_ids)]]
+        )
 
     def account(
         self, wire_ids: Tensor, gradients: Tensor, counted: Mapping[str, Tensor] | None = None
@@ -176,7 +180,7 @@ class Server:
         for name, counts in (counted or {}).items():
             self.ledger.add_counted(wire_ids, counts, name)
 
-    def ask(self, round: Round) -> list[Query]:
+    def ask(self, current_round: Round) -> list[Query]:
         """The questions of a channel's second exchange; none for most channels.
 
         An engine asks until nothing is left to ask: `while queries := server.ask(round)`, passing
@@ -187,69 +191,73 @@ class Server:
         stage = self.contract.link.aggregate_stage
         if stage is None or not stage.second_exchange:
             return []
-        if not round.asked:
-            round.asked = True
-            return self._question(round, round.inbox.admitted())
-        while round.second is not None:
-            got = round.second.got
-            failed, reason = self._failed(round, round.second)
+        if not current_round.asked:
+            current_round.asked = True
+            return self._question(current_round, current_round.inbox.admitted())
+        while current_round.second is not None:
+            got = current_round.second.got
+            failed, reason = self._failed(current_round, current_round.second)
             if not bool(failed.any()):
                 break
-            round.drop(got.wire_ids[failed], reason)
-            if queries := self._question(round, got.only(~failed)):
+            current_round.drop(got.wire_ids[failed], reason)
+            if queries := self._question(current_round, got.only(~failed)):
                 return queries
         return []
 
-    def _failed(self, round: Round, second: SecondExchange) -> tuple[Tensor, str]:
+    def _failed(self, current_round: Round, second: SecondExchange) -> tuple[Tensor, str]:
         """Who must be dropped of those asked, bool[S], and why."""
         silent = second.unanswered()
         if bool(silent.any()):
             return silent, "answer"
         aggregation = self.aggregation()
         try:
-            second.outcome = aggregation(round, second.got)
+            second.outcome = aggregation(current_round, second.got)
         except TooFew:
             pass
         except Overflow:
-            return overflowing(aggregation, round, second.got), "overflow"
+            return overflowing(aggregation, current_round, second.got), "overflow"
         return silent, ""
 
-    def _question(self, round: Round, got: AdmittedMessages) -> list[Query]:
+    def _question(self, current_round: Round, got: AdmittedMessages) -> list[Query]:
         """Ask these clients, if there are enough of them and the question is a new one."""
-        earlier = round.second
-        round.second = None
+        earlier = current_round.second
+        current_round.second = None
         if len(got.wire_ids) < max(self.quorum, 1):
             return []
         if earlier is not None and earlier.asked == EXCHANGES:
-            round.drop(got.wire_ids, "unsettled")
+            current_round.drop(got.wire_ids, "unsettled")
             return []
         aggregation = self.aggregation()
         try:
-            tables, rule_state = aggregation.sketches(round, got)
+            tables, rule_state = aggregation.sketches(current_round, got)
         except TooFew:
             return []
-        wanted = aggregation.query(round, tables)
+        wanted = aggregation.query(current_round, tables)
         answer_bytes = torch.zeros(len(got.wire_ids), dtype=torch.int64)
         times_asked = 1
         if earlier is not None:
             if all(torch.equal(wanted[part], q) for part, q in earlier.queries.items()):
                 mask = torch.isin(earlier.got.wire_ids, got.wire_ids)
                 answer_bytes = earlier.spent[mask]
-                round.second = replace(earlier, got=got, rule_state=rule_state, spent=answer_bytes)
+                current_round.second = replace(
+                    earlier, got=got, rule_state=rule_state, spent=answer_bytes
+                )
                 return []
             answer_bytes = earlier.bytes_of(got.wire_ids)
             times_asked = earlier.asked + 1
-        round.second = SecondExchange(got, wanted, {}, rule_state, answer_bytes, times_asked)
+        current_round.second = SecondExchange(
+            got, wanted, {}, rule_state, answer_bytes, times_asked
+        )
         queries = []
         for part, coordinates in wanted.items():
-            message = self._pack({"query": coordinates.int().cpu()}, round.version)
+            message = self._pack({"query": coordinates.int().cpu()}, current_round.version)
             self.ledger.sent_down(got.wire_ids, len(message), 0)
-            query = Query(round.version, part, message, got.wire_ids)
+            query = Query(current_round.version, part, message, got.wire_ids)
             queries.append(query)
-            round.second.answers[part] = Inbox(
+            current_round.second.answers[part] = Inbox(
                 self.contract.answer(query.part, query.message, len(coordinates)),
                 self.contract.run,
-                round.version,
+                current_round.version,
                 got.wire_ids,
                 self.roster.most_samples(),
                 enrolled=self.roster.weights,
@@ -257,66 +265,70 @@ class Server:
         return queries
 
     def receive_answer(
-        self, round: Round, part: str, messages: Messages, sender: Tensor | None = None
+        self, current_round: Round, part: str, messages: Messages, sender: Tensor | None = None
     ) -> None:
         """Answers to a query, as `receive`."""
-        if round.second is not None:
-            round.second.answers[part].receive(messages, sender=sender)
+        if current_round.second is not None:
+            current_round.second.answers[part].receive(messages, sender=sender)
 
-    def close(self, round: Round) -> RoundConclusion:
+    def close(self, current_round: Round) -> RoundConclusion:
         """End a round: combine what arrived and step, or leave everything as it was.
 
         Whoever does not count is absent: for the server, and for what a channel remembers.
         """
-        self._check_open(round)
-        round.closed = True
-        heard_ids = round.order.heard
-        self.version = max(self.version, round.version + 1)
+        self._check_open(current_round)
+        current_round.closed = True
+        heard_ids = current_round.order.heard
+        self.version = max(self.version, current_round.version + 1)
         if not self.contract.up.parts:
-            return RoundConclusion(round.version, heard_ids[:0], heard_ids[:0], {})
-        outcome, got = settle(self.aggregation(), round, candidates(round), self.quorum)
+            return RoundConclusion(current_round.version, heard_ids[:0], heard_ids[:0], {})
+        outcome, got = settle(
+            self.aggregation(), current_round, candidates(current_round), self.quorum
+        )
         coordinates: dict[str, bytes] = {}
         if outcome is not None:
             self.state = outcome.state
             self.channel_state = outcome.channel
             self.rule_state = outcome.rule
             coordinates = outcome.taken
-            self._remember(round, got)
+            self._remember(current_round, got)
         counted = got.wire_ids
         for message in coordinates.values():
             self.ledger.sent_down(counted, len(message), 0)
-        self._book(round, got)
+        self._book(current_round, got)
         return RoundConclusion(
-            round.version, counted, heard_ids[~torch.isin(heard_ids, counted)], coordinates
+            current_round.version, counted, heard_ids[~torch.isin(heard_ids, counted)], coordinates
         )
 
-    def _check_open(self, round: Round) -> None:
+    def _check_open(self, current_round: Round) -> None:
         """An engine must close a round once, and ask before it does where the channel asks."""
-        if round.closed:
-            raise RuntimeError(f"the round of version {round.version} has been closed before")
+        if current_round.closed:
+            raise RuntimeError(
+                f"the round of version {current_round.version} has been closed before"
+            )
         stage = self.contract.link.aggregate_stage
-        if stage is not None and stage.second_exchange and not round.asked:
+        if stage is not None and stage.second_exchange and not current_round.asked:
             raise RuntimeError("this channel has a second exchange: call ask() before close()")
 
-    def _remember(self, round: Round, got: AdmittedMessages) -> None:
+    def _remember(self, current_round: Round, got: AdmittedMessages) -> None:
         """What a round that counted leaves behind, beside the server's vectors."""
         if got.memory:
-            self.memory.write(got.wire_ids, round.version, got.memory)
-            self.memory.settle(round.version)
+            self.memory.write(got.wire_ids, current_round.version, got.memory)
+            self.memory.settle(current_round.version)
         lengths = torch.from_numpy(got.bytes).clone()
-        if round.second is not None:
-            lengths += round.second.bytes_of(got.wire_ids)
+        if current_round.second is not None:
+            lengths += current_round.second.bytes_of(got.wire_ids)
         self.ledger.sent_up(got.wire_ids, lengths, torch.from_numpy(got.values))
 
-    def _book(self, round: Round, got: AdmittedMessages) -> None:
+    def _book(self, current_round: Round, got: AdmittedMessages) -> None:
         """The round in the ledger: every client that was asked has one fate."""
         surplus: Counter[str] = Counter()
         up_bytes = int(got.bytes.sum())
-        if round.second is not None:
-            for inbox in round.second.answers.values():
+        if current_round.second is not None:
+            for inbox in current_round.second.answers.values():
                 surplus.update(inbox.admitted().surplus)
-            up_bytes += int(round.second.bytes_of(got.wire_ids).sum())
-        self.ledger.enter(round.entry(got.wire_ids, dict(surplus), up_bytes))
+            up_bytes += int(current_round.second.bytes_of(got.wire_ids).sum())
+        self.ledger.enter(current_round.entry(got.wire_ids, dict(surplus), up_bytes))
 
     def aggregation(self) -> Aggregation:
         """How messages would be combined, from the server as it is now."""

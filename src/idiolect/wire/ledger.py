@@ -79,19 +79,21 @@ class Ledger:
     def grow(self, clients: int) -> None:
         """More clients have enrolled, `clients` in all: the new ones have spent nothing yet."""
         if clients < self.clients:
-            raise ValueError(f"clients: {clients} is not accepted; the ledger has {self.clients}")
+            raise ValueError(
+                f"clients must be at least {self.clients}, as in the ledger, got {clients}"
+            )
         for name, counts in self.counts.items():
             self.counts[name] = torch.cat([counts, counts.new_zeros(clients - self.clients)])
         self.clients = clients
 
-    def sent_down(self, wire_ids: Tensor, bytes: int, values: float) -> None:
+    def sent_down(self, wire_ids: Tensor, length: int, values: float) -> None:
         """Each of these clients was sent a message of this size."""
-        self.counts["bytes_down"][wire_ids] += bytes
+        self.counts["bytes_down"][wire_ids] += length
         self.counts["values_down"][wire_ids] += values
 
-    def sent_up(self, wire_ids: Tensor, bytes: Tensor, values: Tensor) -> None:
+    def sent_up(self, wire_ids: Tensor, lengths: Tensor, values: Tensor) -> None:
         """These clients sent messages of these sizes."""
-        self.counts["bytes_up"][wire_ids] += bytes
+        self.counts["bytes_up"][wire_ids] += lengths
         self.counts["values_up"][wire_ids] += values
 
     def prepared(self, wire_ids: Tensor, up: Tensor, down: int) -> None:

@@ -10,7 +10,7 @@ torch.Size([7])
 ...     parse_rule("krum(f=4)").check(10)
 ... except TooFew as error:
 ...     print(error)
-f: 4 is not accepted for krum with 10 clients; at most 3 (n >= 2 f + 3)
+f must be at most 3 for krum with 10 clients (n >= 2 f + 3), got 4
 """
 
 from __future__ import annotations

@@ -82,9 +82,7 @@ class MultiKrum(Resilient, Rule):
     def check(self, n: int) -> None:
         super().check(n)
         if self.m > n:
-            raise TooFew(
-                f"m: {self.m} is not accepted for {self.name} with {n} clients; at most {n}"
-            )
+            raise TooFew(f"m must be at most {n} for {self.name} with {n} clients, got {self.m}")
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
         f = self.malicious(len(rows))
@@ -164,9 +162,8 @@ class MDA(Resilient, Rule):
         if count > LIMIT:
             most = max(k for k in range(f) if math.comb(n, k) <= LIMIT)
             raise SettingError(
-                f"f: {f} is not accepted for {self.name} with {n} clients: {count} subsets to try; "
-                f"at most {most} ({LIMIT} subsets), or 'nnm + trimmed-mean', "
-                "which has no such limit"
+                f"f must be at most {most} for {self.name} with {n} clients ({LIMIT} subsets), "
+                f"got {f}: {count} subsets to try; 'nnm + trimmed-mean' has no such limit"
             )
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:

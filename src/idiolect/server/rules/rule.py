@@ -129,8 +129,8 @@ class Resilient(RulePart):
             )
         if self.f > most:
             raise TooFew(
-                f"f: {self.f} is not accepted for {self.name} with {n} clients; "
-                f"at most {most} ({condition})"
+                f"f must be at most {most} for {self.name} with {n} clients ({condition}), "
+                f"got {self.f}"
             )
 
     def malicious(self, n: int) -> int:
