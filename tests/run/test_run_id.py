@@ -1,6 +1,7 @@
 """Every run has an id: what was sent in one is worth nothing in another."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from engine.setting import FEDERATION, TASK
 from idiolect.core.knobs import build
 from idiolect.methods import make_method
-from idiolect.run.identity import identity_of, run_number
+from idiolect.run.identity import RunIdentity, run_number
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 from idiolect.server.server import Server
@@ -21,10 +22,10 @@ SAME_ID = "5" * 32
 
 def session(id: str | None = SAME_ID, **settings) -> Session:
     chosen = build(Settings, GIVEN | settings, "run")
-    identity = identity_of(METHOD, TASK, FEDERATION, chosen)
+    identity = RunIdentity.of(METHOD, TASK, FEDERATION, chosen)
     if id:
-        identity["id"] = id
-    return Session(METHOD, TASK, FEDERATION, chosen, 0, run_number(identity, 0))
+        identity = replace(identity, id=id)
+    return Session(METHOD, TASK, FEDERATION, chosen, 0, run_number(identity.id, 0))
 
 
 def replayed(here: Session, there: Session) -> Server:
@@ -92,5 +93,5 @@ def test_the_id_is_random_kept_in_the_directory_and_stays_on_resume(tmp_path):
 
 
 def test_seeds_of_a_run_have_numbers_of_their_own():
-    numbers = {run_number({"id": id}, seed) for id in (SAME_ID, "6" * 32) for seed in range(50)}
+    numbers = {run_number(id, seed) for id in (SAME_ID, "6" * 32) for seed in range(50)}
     assert len(numbers) == 100 and all(0 <= n < 2**32 for n in numbers)

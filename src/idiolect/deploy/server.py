@@ -31,7 +31,7 @@ from ..report.progress import RoundReport
 from ..run import checkpoint
 from ..run.callbacks import Callbacks
 from ..run.directory import RunDirectory, checkpoint_folder
-from ..run.identity import identity_of, read_identity, run_number
+from ..run.identity import RunIdentity, run_number
 from ..run.loop import Runner
 from ..run.result import Result
 from ..run.run import torch_threads
@@ -69,8 +69,8 @@ def serve(
     settings = deployment.run_plan.make_settings()
     with RunDirectory(directory, fresh=not resume) as folder:
         folder.clear()
-        run_id = read_identity(directory)["id"] if resume else secrets.token_hex(16)
-        run = run_number({"id": run_id}, settings.seed)
+        run_id = RunIdentity.read(directory).id if resume else secrets.token_hex(16)
+        run = run_number(run_id, settings.seed)
         registry = SiteRegistry(network, _agreement(deployment, run, settings), tell)
         registry.same_node = not deployment.terms.insecure
         if resume:
@@ -206,8 +206,8 @@ class DeployedRun:
         origin = self.deployment.run_plan.as_dict()
         # hash the founding sites only
         founders = census_of([site for site in self.sites if not site.joined], NAME)
-        identity = identity_of(self.method, self.task, founders, self.settings, origin)
-        identity |= {"id": run_id}
+        identity = RunIdentity.of(self.method, self.task, founders, self.settings, origin)
+        identity = replace(identity, id=run_id)
         parts = (self.method, self.task, self.census, self.settings)
         runner = DeployedRunner(*parts, identity, {}, Callbacks(), placement=self)
         runner.deployed = self

@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..core.files import check_object, read_json_object
+from ..core.documents import decode, expect
+from ..core.files import read_document
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
@@ -34,116 +36,122 @@ if TYPE_CHECKING:
 REINITIALISED = "re-initialised for each seed"  # the weights of a model that a function makes
 
 
-def identity_of(
-    method: Method,
-    task: Task,
-    federation: Federation,
-    settings: Settings,
-    origin: dict[str, Any] | None = None,
-    start: dict[int, Start] | None = None,
-) -> dict[str, Any]:
-    """Method, settings, data, model and code as plain data: the content of settings.json.
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a run is, as plain data: the content of settings.json."""
 
-    Its id is new: a resumed run takes on the one in its directory (see `read_identity`).
-    """
-    layout = task.layout
-    parameters = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
-    weights = REINITIALISED
-    if isinstance(task.model, nn.Module):
-        weights = hashlib.sha256(
-            task.x0.contiguous().view(torch.uint8).numpy().tobytes()
-        ).hexdigest()
-    constants = constants_digest(task.module) if isinstance(task.model, nn.Module) else ""
-    identity: dict[str, Any] = {
-        "format": FORMAT,
-        "id": secrets.token_hex(16),
-        "method": {"name": name_of(method), **method.as_dict()},
-        "run": settings.as_dict(),
-        "data": facts_of(federation),
-        "model": {
-            "module": type(task.module).__name__,
-            "loss": task.criterion.name,
-            "parameters": parameters,
-            "weights": weights,
-            **task.initial.facts(task.module),
-            **({"constants": constants} if constants else {}),
-        },
-        "origin": origin or {},
-        "code": code_of(method),
-    }
-    if start:
-        identity["start"] = {str(seed): s.sha256() for seed, s in start.items()}
-    return identity
+    format: int
+    id: str  # 128 random bits in hexadecimal digits
+    method: dict[str, Any]  # its name and fields
+    run: dict[str, Any]  # the settings
+    data: dict[str, Any]  # see `facts_of`
+    model: dict[str, Any]
+    origin: dict[str, Any]  # data and model by name, where known
+    code: dict[str, Any]  # see `code_of`
+    start: dict[str, Any] = field(default_factory=dict)  # seed -> digest of what it starts from
 
+    @classmethod
+    def of(
+        cls,
+        method: Method,
+        task: Task,
+        federation: Federation,
+        settings: Settings,
+        origin: dict[str, Any] | None = None,
+        start: dict[int, Start] | None = None,
+    ) -> RunIdentity:
+        """That of a new run; a resumed one takes on the one in its directory (see `read`)."""
+        layout = task.layout
+        parameters = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
+        weights, constants = REINITIALISED, ""
+        if isinstance(task.model, nn.Module):
+            x0 = task.x0.contiguous().view(torch.uint8)
+            weights = hashlib.sha256(x0.numpy().tobytes()).hexdigest()
+            constants = constants_digest(task.module)
+        return cls(
+            format=FORMAT,
+            id=secrets.token_hex(16),
+            method={"name": name_of(method), **method.as_dict()},
+            run=settings.as_dict(),
+            data=facts_of(federation),
+            model={
+                "module": type(task.module).__name__,
+                "loss": task.criterion.name,
+                "parameters": parameters,
+                "weights": weights,
+                **task.initial.facts(task.module),
+                **({"constants": constants} if constants else {}),
+            },
+            origin=origin or {},
+            code=code_of(method),
+            start={str(seed): s.sha256() for seed, s in (start or {}).items()},
+        )
 
-def run_number(identity: dict[str, Any], seed: int) -> int:
-    """32 bits that identify a seed of a run on the wire."""
-    digest = hashlib.sha256(f"{identity['id']}:{seed}".encode()).digest()
-    return int.from_bytes(digest[:4])
+    @classmethod
+    def read(cls, path: Path) -> RunIdentity:
+        """What settings.json in a run directory says; a SettingError where it cannot be used."""
+        file = path / "settings.json"
+        saved = read_document(file, dict[str, Any])
+        if saved.get("format") != FORMAT:
+            raise SettingError(
+                f"resume: {path} has format {_short(saved.get('format'))}, "
+                "made by another version of idiolect; "
+                f"this version continues runs of format {FORMAT}. Finish it with the version that "
+                "began it (environment.json names it), or run it again"
+            )
+        try:
+            identity: RunIdentity = decode(saved, cls)
+            if not re.fullmatch("[0-9a-f]{32}", identity.id):
+                raise ValueError("id must be 128 bits in hexadecimal digits")
+            json.dumps(saved, allow_nan=False)
+            expect(identity.method.get("name"), str, "method.name")
+        except ValueError as error:
+            raise SettingError(f"directory: cannot use {file}: {error}") from None
+        return identity
 
+    def as_dict(self) -> dict[str, Any]:
+        """For settings.json."""
+        document = dict(vars(self))
+        if not self.start:
+            del document["start"]
+        return document
 
-def digest(identity: dict[str, Any]) -> str:
-    """SHA-256 of what settings.json says: every checkpoint has it, so that an edit shows.
+    def digest(self) -> str:
+        """SHA-256 of what settings.json says: every checkpoint has it, so that an edit shows.
 
-    But for the rounds, where a resumed run may have more of them.
-    """
-    fixed = identity
-    if "rounds" not in fixed_on_resume(identity["run"].get("schedule", "constant")):
-        fixed = with_rounds(identity, None)
-    text = json.dumps(fixed, sort_keys=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+        But for the rounds, where a resumed run may have more of them.
+        """
+        fixed = self
+        if "rounds" not in fixed_on_resume(self.run.get("schedule", "constant")):
+            fixed = self.with_rounds(None)
+        text = json.dumps(fixed.as_dict(), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
 
-
-def with_rounds(identity: dict[str, Any], rounds: int | None) -> dict[str, Any]:
-    """What settings.json says of the same run with this number of rounds; None leaves it out."""
-    origin = dict(identity["origin"])
-    for part in ("settings", "own"):
-        if isinstance(origin.get(part), dict):
-            origin[part] = {k: v for k, v in origin[part].items() if k != "rounds"}
-    run = {k: v for k, v in identity["run"].items() if k != "rounds"}
-    if rounds is not None:
-        run["rounds"] = rounds
-        if origin:
-            own = identity["origin"].get("own")
+    def with_rounds(self, rounds: int | None) -> RunIdentity:
+        """The same run with this number of rounds; None leaves it out."""
+        origin = dict(self.origin)
+        for part in ("settings", "own"):
+            if isinstance(origin.get(part), dict):
+                origin[part] = {k: v for k, v in origin[part].items() if k != "rounds"}
+        run = {k: v for k, v in self.run.items() if k != "rounds"}
+        if rounds is not None:
+            run["rounds"] = rounds
+            own = self.origin.get("own")
             part = "own" if isinstance(own, dict) and "rounds" in own else "settings"
             if isinstance(origin.get(part), dict):
                 origin[part] = {**origin[part], "rounds": rounds}
-    return {**identity, "run": run, "origin": origin}
+        return replace(self, run=run, origin=origin)
 
 
-_FIELDS = {
-    "format": int,
-    "id": str,
-    **dict.fromkeys(("method", "run", "data", "model", "origin", "code", "start"), dict),
-}
-
-
-def read_identity(path: Path) -> dict[str, Any]:
-    """What settings.json in a run directory says; a SettingError where it cannot be used."""
-    file = path / "settings.json"
-    saved = read_json_object(file)
-    if saved.get("format") != FORMAT:
-        raise SettingError(
-            f"resume: {path} has format {_short(saved.get('format'))}, "
-            "made by another version of idiolect; "
-            f"this version continues runs of format {FORMAT}. "
-            "Finish it with the version that began it (environment.json names it), or run it again"
-        )
-    try:
-        check_object(saved, _FIELDS, {"start"})
-        if not re.fullmatch("[0-9a-f]{32}", saved["id"]):
-            raise ValueError("the field 'id' is not 128 bits in hexadecimal digits")
-        json.dumps(saved, allow_nan=False)
-        if not isinstance(saved["method"].get("name"), str):
-            raise ValueError("the field 'method' names no method")
-    except ValueError as error:
-        raise SettingError(f"directory: cannot use {file}: {error}") from None
-    return saved
+def run_number(run_id: str, seed: int) -> int:
+    """32 bits that identify a seed of a run on the wire."""
+    digest = hashlib.sha256(f"{run_id}:{seed}".encode()).digest()
+    return int.from_bytes(digest[:4])
 
 
 def check_same(
-    saved: dict[str, Any],
-    now: dict[str, Any],
+    saved: RunIdentity,
+    now: RunIdentity,
     path: Path,
     warn: Callable[[str], None] | None = None,
 ) -> None:
@@ -152,8 +160,7 @@ def check_same(
     Changed code is refused too, as its effect is unknown; with `warn` it is a warning only.
     """
     for part in ("method", "run", "data", "model", "start"):
-        old = saved.get(part) or {}
-        new = now.get(part) or {}
+        old, new = getattr(saved, part), getattr(now, part)
         names = [*new, *(k for k in old if k not in new)]
         if part == "run":
             names = list(fixed_on_resume(new["schedule"]))
@@ -189,9 +196,9 @@ def check_same(
     )
 
 
-def changed_code(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def changed_code(saved: RunIdentity, now: RunIdentity) -> list[str]:
     """What differs between the code that began a run and the code at work, in words."""
-    old, new = saved["code"], now["code"]
+    old, new = saved.code, now.code
     words = []
     if old.get("idiolect") != new["idiolect"]:
         words.append(f"idiolect {_short(old.get('idiolect'), str)} is now {new['idiolect']}")

@@ -37,7 +37,7 @@ from .directory import (
     on_disk,
     read_starts,
 )
-from .identity import check_same, read_identity, run_number, with_rounds
+from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .record import Record, SeedRecord, client_rows
 from .result import Result
@@ -60,7 +60,7 @@ class Runner:
     task: Task
     federation: Federation
     settings: Settings
-    identity: dict[str, Any]
+    identity: RunIdentity
     start: dict[int, Start]
     callbacks: Callbacks
     note: str = ""  # how the loss was chosen, where it was not given
@@ -74,14 +74,12 @@ class Runner:
     def seeds(self) -> range:
         return range(self.settings.seed, self.settings.seed + self.settings.seeds)
 
-    def continued(
-        self, folder: RunDirectory, force: Callable[[str], None] | None
-    ) -> dict[str, Any]:
+    def continued(self, folder: RunDirectory, force: Callable[[str], None] | None) -> RunIdentity:
         """What the directory says of the run, if this one continues it; with its rounds of now."""
-        saved = read_identity(folder.path)
+        saved = RunIdentity.read(folder.path)
         check_same(saved, self.identity, folder.path, force)
         self.starts = read_starts(folder.path)
-        before, now = saved["run"].get("rounds"), self.settings.rounds
+        before, now = saved.run.get("rounds"), self.settings.rounds
         if before == now:
             return saved
         for seed in self.seeds:
@@ -92,15 +90,15 @@ class Runner:
                     f"(seed {seed}), got {now}"
                 )
         self.longer = not isinstance(before, int) or now > before
-        return with_rounds(saved, now)
+        return saved.with_rounds(now)
 
-    def begin(self, folder: RunDirectory, identity: dict[str, Any]) -> None:
+    def begin(self, folder: RunDirectory, identity: RunIdentity) -> None:
         """Write what the run is and where it is at work, or say what is other than before."""
         now = self._environment()
         for difference in differences(self.starts, now):
             warn(difference)
         for name in ("chunk", "memory") if self.starts else ():
-            before, value = identity["run"].get(name), getattr(self.settings, name)
+            before, value = identity.run.get(name), getattr(self.settings, name)
             if before != value:
                 warn(
                     f"{name}: resumed with {value} (was {str(before)[:80]}): "
@@ -115,7 +113,7 @@ class Runner:
                 folder.remove("record.json", "record.safetensors", "result.json")
             folder.write_json("environment.json", self.starts)
             if not begun or changed:
-                folder.write_json("settings.json", identity)
+                folder.write_json("settings.json", identity.as_dict())
         except OSError as error:
             raise SettingError(
                 f"directory: cannot write to {folder.path}: {error.strerror}"
@@ -124,7 +122,7 @@ class Runner:
     def _environment(self) -> dict[str, Any]:
         """What there is to say of this start."""
         rounds = self.settings.rounds
-        return environment() | {"code": self.identity["code"], "from": {}, "rounds": rounds}
+        return environment() | {"code": self.identity.code, "from": {}, "rounds": rounds}
 
     def run(self, folder: RunDirectory | None, resume: bool) -> Result:
         """All seeds, one after the other."""
@@ -193,9 +191,9 @@ class Runner:
             label=label_of(method),
             fields=method.as_dict(),
             settings=s.as_dict(),
-            data=self.identity["data"],
-            model=self.identity["model"],
-            origin=self.identity["origin"],
+            data=self.identity.data,
+            model=self.identity.model,
+            origin=self.identity.origin,
             notes=notes,
             environment=self.starts[-1],
             starts=self.starts,
@@ -209,14 +207,14 @@ class Runner:
         path = folder.path if folder else None
         placement = self.placement
         if placement is None and not here and self.settings.carrier.remote:
-            placement = WorkerHosts(self.settings, self.identity["origin"], seed, path)
+            placement = WorkerHosts(self.settings, self.identity.origin, seed, path)
         return Session(
             self.method,
             self.task,
             whole(self.federation) if here else self.federation,
             self.settings,
             seed,
-            run_number(self.identity, seed),
+            run_number(self.identity.id, seed),
             path,
             self.start.get(seed),
             placement=placement,

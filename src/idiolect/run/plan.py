@@ -26,7 +26,7 @@ from ..methods import METHODS, PRESET, make_method, name_of, unfold
 from ..task.initial import Initial
 from ..task.losses import LOSSES
 from ..task.task import Task
-from .identity import identity_of
+from .identity import RunIdentity
 from .settings import COMPARISON, Settings
 
 KEY_FORMAT = 1  # of `Plan.key`: a change in what stored results mean makes the old ones void
@@ -116,7 +116,7 @@ class Plan:
     def key(self, task: Task, federation: Federation) -> str:
         """A digest of everything that its results depend on, but for the seed."""
         settings = build(Settings, self.of_seed(0), "run")
-        identity = identity_of(self.make_method(), task, federation, settings)
+        identity = RunIdentity.of(self.make_method(), task, federation, settings).as_dict()
         del identity["id"]
         text = json.dumps([KEY_FORMAT, plain(identity), self.label], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -25,6 +25,7 @@ from ..report.tables import results_table
 from ..server.roster import Roster
 from ..task.initial import constants
 from .directory import RunDirectory
+from .identity import RunIdentity
 from .personalise import PersonalisedModels, personalised
 from .predict import Models, Prediction, is_several, labels_of, plain_list, predict, preparation_of
 from .record import Record, SeedRecord, float32_safetensors
@@ -61,7 +62,7 @@ class Result:
         self,
         record: Record,
         source: Source | None = None,
-        identity: dict[str, Any] | None = None,
+        identity: RunIdentity | None = None,
         federation: Federation | None = None,
         scratch: Any = None,
     ):
@@ -278,7 +279,7 @@ class Result:
         """Write a run directory: record, tables and, where models can be reached, checkpoints."""
         path = Path(directory)
         with RunDirectory(path, fresh=True) as folder:
-            folder.write_json("settings.json", self.identity())
+            folder.write_json("settings.json", self.identity().as_dict())
             folder.write_json("environment.json", self.record.starts)
             self.write(folder)
             for s in self.record.seeds:
@@ -294,7 +295,7 @@ class Result:
                     session.save(folder.checkpoints(s.seed, best=True), self.identity())
         return path
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> RunIdentity:
         """What settings.json says of this run."""
         if self._identity is None:
             raise SettingError(

@@ -20,7 +20,7 @@ from ..report.progress import RoundReport, run_progress
 from ..task.task import Task
 from .callbacks import Callback, Callbacks
 from .directory import RunDirectory
-from .identity import identity_of
+from .identity import RunIdentity
 from .interrupts import Interrupted
 from .loop import Runner
 from .plan import AnyMethod, AnyModel, read_method, read_task, refuse_without_sites
@@ -85,7 +85,7 @@ def run(
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     if resume not in (True, False, "force"):
         raise SettingError(f"resume must be True, False or 'force', got {resume!r}")
-    identity = identity_of(method_object, whole, federation, run_settings, origin, start)
+    identity = RunIdentity.of(method_object, whole, federation, run_settings, origin, start)
     runner = Runner(
         method_object, whole, federation, run_settings, identity, start or {}, callbacks, note
     )

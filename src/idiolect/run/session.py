@@ -37,7 +37,7 @@ from ..task.task import Task
 from . import checkpoint as checkpoints
 from .checkpoint import Bound, Checkpoint
 from .contract import build_contract
-from .identity import digest
+from .identity import RunIdentity
 from .settings import Settings
 
 
@@ -241,7 +241,7 @@ class Session:
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(
-        self, folder: Path, identity: dict[str, Any], facts: dict[str, Any] | None = None
+        self, folder: Path, identity: RunIdentity, facts: dict[str, Any] | None = None
     ) -> Path:
         """Write a checkpoint: the server's side, work under way, and every host by itself.
 
@@ -266,7 +266,7 @@ class Session:
     def restore(
         self,
         folder: Path,
-        identity: dict[str, Any],
+        identity: RunIdentity,
         settings: Settings,
         warn: Callable[[str], None],
     ) -> Checkpoint:
@@ -280,8 +280,8 @@ class Session:
             self._load(newest, settings)
         return newest
 
-    def _bound(self, identity: dict[str, Any]) -> Bound:
-        return Bound(identity["id"], self.seed, digest(identity), self.contract.checksum)
+    def _bound(self, identity: RunIdentity) -> Bound:
+        return Bound(identity.id, self.seed, identity.digest(), self.contract.checksum)
 
     def _load(self, checkpoint: Checkpoint, settings: Settings) -> None:
         """As it was saved, hosts from their folders; ValueError for what was not saved by this."""

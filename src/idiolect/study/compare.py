@@ -27,7 +27,7 @@ from ..report.tables import baseline_row, read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
 from ..run.directory import on_disk
-from ..run.identity import read_identity
+from ..run.identity import RunIdentity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
 from ..run.record import Record, SeedRecord
@@ -215,7 +215,7 @@ def _folder_of_local(path: Path, name: str, plan: Plan, settings: dict[str, Any]
     """Local at equal compute may need other steps for more rounds: it is then another run."""
     if not (path / name / "settings.json").exists():
         return name
-    before = read_identity(path / name)["method"].get("steps")
+    before = RunIdentity.read(path / name).method.get("steps")
     if before == plan.make_method().as_dict()["steps"]:
         return name
     return f"{name}-{build(Settings, settings, 'run').rounds}-rounds"

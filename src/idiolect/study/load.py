@@ -20,7 +20,7 @@ from ..data.federation import SPLITS, Census, Federation
 from ..methods import make_method
 from ..report.targets import Goals
 from ..run.directory import checkpoint_folder, refuse_links
-from ..run.identity import REINITIALISED, check_same, identity_of, read_identity, run_number
+from ..run.identity import REINITIALISED, RunIdentity, check_same, run_number
 from ..run.plan import AnyModel, Plan
 from ..run.predict import labels_of, preparation_of
 from ..run.record import Record, read_record
@@ -60,7 +60,7 @@ def load(
     record = read_record(path)
     labels_of(record.data)
     preparation_of(record.data)
-    identity = read_identity(path)
+    identity = RunIdentity.read(path)
     models = None
     if task is not None or record.origin:
         model = None if task is None else _task(task, identity)
@@ -68,7 +68,7 @@ def load(
     return Result(record, models, identity, federation)
 
 
-def _task(model_or_task: AnyModel, identity: dict[str, Any]) -> Task:
+def _task(model_or_task: AnyModel, identity: RunIdentity) -> Task:
     """A task from a task or a model; a bare model has the loss that the run had.
 
     A run that was given a module started from its weights, which its checkpoints keep: any module
@@ -78,14 +78,14 @@ def _task(model_or_task: AnyModel, identity: dict[str, Any]) -> Task:
     loss = (
         model_or_task.criterion
         if isinstance(model_or_task, Task)
-        else identity["model"].get("loss")
+        else identity.model.get("loss", "")
     )
     if not isinstance(model_or_task, Task) and loss not in LOSSES:
         raise SettingError(
             f"task: the run had the loss {str(loss)[:80]!r} of your own; "
             "give idiolect.Task(model, loss)"
         )
-    per_seed = identity["model"].get("weights") == REINITIALISED
+    per_seed = identity.model.get("weights") == REINITIALISED
     if isinstance(model, nn.Module) and per_seed:
         raise SettingError(
             "task: the run made its model by a class or function, once per seed; "
@@ -121,7 +121,7 @@ class _Models:
     def __init__(
         self,
         path: Path,
-        identity: dict[str, Any],
+        identity: RunIdentity,
         task: Task | None,
         federation: Federation | None,
         trust: bool,
@@ -137,12 +137,12 @@ class _Models:
     def __call__(self, seed: int, best: bool) -> Session:
         with names_in(self.path, self.trust):
             session = self._session(seed, best)
-        if isinstance(session, WithoutData) and self.identity["origin"]:
+        if isinstance(session, WithoutData) and self.identity.origin:
             session.with_data = lambda: self._with_data(seed, best)
         return session
 
     def _plan(self) -> Plan:
-        return Plan.read(self.identity["origin"], f"directory: origin in {self.path}")
+        return Plan.read(self.identity.origin, f"directory: origin in {self.path}")
 
     def _with_data(self, seed: int, best: bool) -> Session:
         """Of a run of the command line whose models train on data before they are used."""
@@ -157,15 +157,15 @@ class _Models:
         if self.task is None:
             form = in_form(data, self.record.data) if without else data
             self.task = self._plan().make_task(form)
-        fields = {k: v for k, v in identity["method"].items() if k != "name"}
-        method = make_method(identity["method"]["name"], **fields)
-        settings = build(Settings, identity["run"], "run")
-        now = identity_of(method, self.task, data, settings)
-        same = {**identity, "start": {}}
+        fields = {k: v for k, v in identity.method.items() if k != "name"}
+        method = make_method(identity.method["name"], **fields)
+        settings = build(Settings, identity.run, "run")
+        now = RunIdentity.of(method, self.task, data, settings)
+        same = replace(identity, start={})
         if without:
-            now["data"] = same["data"]
+            now = replace(now, data=same.data)
         if starts_in_checkpoint(self.task):  # the checkpoint has the weights that it started from
-            now["model"]["weights"] = same["model"].get("weights")
+            now.model["weights"] = same.model.get("weights")
         check_same(same, now, self.path, warn)
         session = (WithoutData if without else Session)(
             method,
@@ -173,8 +173,8 @@ class _Models:
             data,
             settings,
             seed,
-            run_number(identity, seed),
-            started=bool(identity.get("start")),
+            run_number(identity.id, seed),
+            started=bool(identity.start),
         )
         refuse_links(self.path)
         place = checkpoint_folder(self.path, seed, best)

@@ -14,7 +14,7 @@ from ...report.console import say
 from ...report.plots import curve_picture, default_panels, delay_picture
 from ...report.tables import results_table
 from ...report.targets import Goals, curve
-from ...run.identity import read_identity
+from ...run.identity import RunIdentity
 from ...run.plan import Plan
 from ...run.result import Result
 from ...study.compare import Comparison
@@ -187,7 +187,7 @@ def _resume(path: Path, parsed: Any) -> None:
         return
     if not (path / "settings.json").exists():
         raise SettingError(f"directory: {path} holds no run (settings.json is missing)")
-    origin = read_identity(path)["origin"]
+    origin = RunIdentity.read(path).origin
     if not origin:
         raise _made_in_python(path, "run")
     plan = Plan.read(origin, f"directory: origin in {path / 'settings.json'}")
