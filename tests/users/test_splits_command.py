@@ -83,8 +83,8 @@ def test_given_weights_are_the_start(capsys, tmp_path):
     ("more", "says"),
     [
         (["--parts", "layer:7"], "'layer:7' matches no parameter; one of input, output"),
-        (["--parts", "all"], "nothing would be shared"),
-        (["--start", "local"], "start: local has no shared model"),
+        (["--parts", "all"], "parts must leave something to share, got 'all'"),
+        (["--start", "local"], "start must be a method that has a shared model"),
         (["--start", "fedavgg"], "did you mean 'fedavg'"),
         (["--adapters", "lora"], "adapters must be one of 'low-rank'"),
         (["--adapters", "conv"], "as a ResNet has"),

@@ -160,14 +160,14 @@ def splits(
                 private_start == "random",
             )
             scores.append([])
-            for number, candidate in enumerate(split_candidates, 1):
+            for place, candidate in enumerate(split_candidates, 1):
                 on, split, model = candidate.on(session.contract.task, x0)
                 outcome = tuning(on, split, model, rates if len(split.w) else rates[:1])
                 scores[-1].append(outcome)
                 loss = float(outcome.loss["valid"].sum() / unseen.sizes("valid")[people].sum())
                 report_line(
-                    f"seed {seed}: {candidate.name} ({number} of {len(split_candidates)}), "
-                    f"validation loss {loss:.4f}"
+                    f"seed {seed}: {candidate.name} ({place} of {len(split_candidates)}), "
+                    f"validation loss {number(loss)}"
                 )
     sizes = {s: federation.sizes(s)[people].double() for s in ("train", "valid")}
     heard = run_settings.sampled(len(people), method.traits.hears_all)

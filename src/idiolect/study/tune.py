@@ -20,6 +20,7 @@ from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, label_of, name_of
 from ..models import MODELS, options_of
+from ..report.format import number
 from ..run.directory import on_disk
 from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
 from ..run.result import Result
@@ -158,7 +159,7 @@ def _tune(
     )
     searches: dict[str, Search] = {}
     if spaces:
-        for number, contender in enumerate(contenders):
+        for place, contender in enumerate(contenders):
             searches[contender.name] = study_search(
                 contender,
                 spaces[contender.name],
@@ -167,7 +168,7 @@ def _tune(
                 seeds["search"],
                 how.criterion,
                 jobs=jobs,
-                directory=None if directory is None else directory / f"{SEARCH}-{number}",
+                directory=None if directory is None else directory / f"{SEARCH}-{place}",
                 watch=watch,
             )
     else:
@@ -334,12 +335,12 @@ def search_options(
     >>> search_options().grid, search_options(["lr=0.1,1"]).grid, search_options(trials=9).trials
     ('paper', {'lr': ['0.1', '1']}, 9)
     """
-    for name, number in (
+    for name, count in (
         ("search_seeds", search_seeds),
         ("trials", 1 if trials is None else trials),
     ):
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise SettingError(f"{name} must be a whole number >= 1, got {number!r}")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise SettingError(f"{name} must be a whole number >= 1, got {count!r}")
     if grid is not None and (space is not None or trials):
         raise SettingError(
             "grid must not be given together with a space or trials; a grid is tried as a whole"
@@ -449,7 +450,7 @@ class Tuned:
         best = search.standings(name)[0]
         why = (
             f"{name}: the best of {search.tried(name)} settings, {search.criterion} "
-            f"{best.figure:.4f}"
+            f"{number(best.figure)}"
         )
         return settings_text(best.plan, self.chosen[name][1], why)
 
@@ -459,7 +460,7 @@ class Tuned:
             return {self.names[0]: "best.toml"}
         short = [c.short_name.replace(":", ".").replace("*", "-star") for c in self.contenders]
         numbers = ["" if short.count(name) == 1 else f"{i}-" for i, name in enumerate(short)]
-        files = [f"best-{number}{name}.toml" for number, name in zip(numbers, short, strict=True)]
+        files = [f"best-{place}{name}.toml" for place, name in zip(numbers, short, strict=True)]
         return dict(zip(self.names, files, strict=True))
 
     def write_choice(self, directory: Path) -> None:
@@ -553,9 +554,9 @@ def standings_table(
     for name in names:
         standings = searches[name].standings(name)
         hidden += len(standings[most:])
-        for number, one in enumerate(standings[:most]):
-            label = "" if number else shown(name)
-            rows.append((label, _varied(one), _figure(one), _behind(one, number)))
+        for place, one in enumerate(standings[:most]):
+            label = "" if place else shown(name)
+            rows.append((label, _varied(one), _figure(one), _behind(one, place)))
     caption = "± one standard error of the difference; = within it, as good as the best"
     if hidden:
         caption += f"\n{hidden} more settings are in table.csv and rows()"
@@ -574,16 +575,16 @@ def _varied(one: Standing) -> str:
 
 
 def _figure(one: Standing) -> str:
-    return "not finite" if one.figure is None else f"{one.figure:.4f}"
+    return "not finite" if one.figure is None else number(one.figure)
 
 
-def _behind(one: Standing, number: int) -> str:
-    if not number:
+def _behind(one: Standing, place: int) -> str:
+    if not place:
         return "best"
     if one.figure is None:
         return ""
-    error = f" ± {one.error:.4f}" if one.error == one.error else ""
-    return f"{'= ' if one.tied else ''}{one.gap:.4f}{error}"
+    error = f" ± {number(one.error)}" if one.error == one.error else ""
+    return f"{'= ' if one.tied else ''}{number(one.gap)}{error}"
 
 
 def _text(value: Any) -> str:
