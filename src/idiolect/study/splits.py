@@ -30,7 +30,6 @@ from ..host.host import HostSettings
 from ..methods import label_of
 from ..models import adapt
 from ..models.adapters import KINDS
-from ..report.console import say
 from ..report.format import number
 from ..report.progress import style_of
 from ..report.tables import splits_table
@@ -133,7 +132,9 @@ def splits(
     steps = run_settings.finetune_steps or STEPS
     rates = [run_settings.finetune_lr] if "finetune_lr" in settings else RATES
     unseen = federation.without("test")
-    report_line = tell or (say if style_of(progress) == "bar" else lambda text: None)
+    if tell is None and style_of(progress) == "bar":
+        from ..report.console import say as tell  # rich takes a while to import
+    report_line = tell or (lambda text: None)
     for_run = {name: value for name, value in for_start.items() if not name.startswith("finetune_")}
     if report is not None:
         progress = report(label_of(method), run_settings.seed, run_settings.rounds)
