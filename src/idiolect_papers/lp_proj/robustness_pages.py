@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..marks import Cell, Figure
+from ..marks import Cell, Figure, beside
 from ..page import Claim, claim_of, page_from_text
 from ..page import table as markdown_table
 from ..panels import Line, Panel, lines_of, new_picture
@@ -387,18 +387,20 @@ def _measured(folder: Path, scale: str, grid: AttackGrid, by_volume: bool, jobs:
 def cells(tables: Tables, attack: str, titles: Sequence[str]) -> list[Cell]:
     """Of every data set the rows of the paper, and Local."""
     published = read_published()
+    columns = [percent(share) for share in (0.0, *SHARES[attack])]
     compared = []
     for title in titles:
-        rows = [method for f, a, method in published if (f, a) == (title, attack)]
-        for method in (*rows, "Local"):
-            printed = published.get((title, attack, method))
-            ours = tables.rows.get((title, attack, method))
-            if not printed and not ours:
-                continue
-            for place, share in enumerate((0.0, *SHARES[attack])):
-                paper = _printed(printed[place]) if printed else None
-                cell = _ours(ours[share]) if ours else None
-                compared.append(Cell(title, method, percent(share), paper, cell))
+        printed = {
+            method: dict(zip(columns, map(_printed, row), strict=True))
+            for (federation, at, method), row in published.items()
+            if (federation, at) == (title, attack)
+        }
+        ours = {
+            method: {percent(share): _ours(cell) for share, cell in row.items()}
+            for (federation, at, method), row in tables.rows.items()
+            if (federation, at) == (title, attack)
+        }
+        compared += beside(title, printed, ours, columns)
     return compared
 
 

@@ -31,6 +31,7 @@ from . import regression
 from .regression import FEDAVG, LOCAL, LPPROJ, PFEDME, models_of, play
 
 NAME = "lp-proj-theorem32"
+TIED = (PFEDME, LPPROJ)
 
 
 @dataclass(frozen=True)
@@ -192,23 +193,22 @@ def write(folder: Path, size: Theorem32Size | None = None, workers: int = 2) -> 
     results = train([over_lams, over_dims], folder, NAME, workers)
     by_seed = [results[job] for job in over_lams]
     by_dim = {rho: [results[job] for job in jobs] for rho, jobs in over_dims.items()}
-    last = len(size.lams) - 1
-    lam = size.lams[last]
-    inside = [mean.holds_zero for mean in errors(size, by_seed)]
-    exact = exactness(size, by_seed)
+    lam = size.lams[-1]
+    averaged, formula = against_formula(by_seed, "averaged")
+    inside = [Mean.of(row).holds_zero for row in averaged - formula]
+    clean, formula = against_formula(by_seed, "clean")
+    exact = float(np.abs(clean / formula - 1).max())
     alone = max(seed[LOCAL]["clean"] for seed in by_seed)
     apart = max(seed["apart"] for seed in by_seed)
-    V = {n: [of(by_seed, n, i, "clean").value for i in range(last + 1)] for n in (PFEDME, LPPROJ)}
+    V = {name: by_lam(by_seed, name, "clean").mean(1).tolist() for name in TIED}
     fedavg = Mean.of([seed[FEDAVG]["clean"] for seed in by_seed])
     less = sum(a < b for a, b in zip(V[LPPROJ], V[PFEDME], strict=True))
     printed = 2 * expected(size, PFEDME, lam)
-    ratio = Mean.of([seed[PFEDME][last]["clean"] / printed for seed in by_seed])
-    gaps = {
-        f"{lam:g}": Mean.of([s[LPPROJ][i]["realised"] - s[PFEDME][i]["realised"] for s in by_seed])
-        for i, lam in enumerate(size.lams)
-    }
-    less_uniform = [lam for lam, gap in gaps.items() if gap.value - gap.half > 0]
-    more_uniform = [lam for lam, gap in gaps.items() if gap.value + gap.half < 0]
+    ratio = Mean.of(by_lam(by_seed, PFEDME, "clean")[-1] / printed)
+    gaps = by_lam(by_seed, LPPROJ, "realised") - by_lam(by_seed, PFEDME, "realised")
+    gap_at = {f"{lam:g}": Mean.of(row) for lam, row in zip(size.lams, gaps, strict=True)}
+    less_uniform = [lam for lam, gap in gap_at.items() if gap.value - gap.half > 0]
+    more_uniform = [lam for lam, gap in gap_at.items() if gap.value + gap.half < 0]
     return page_from_text(
         NAME,
         facts={
@@ -221,7 +221,7 @@ def write(folder: Path, size: Theorem32Size | None = None, workers: int = 2) -> 
             "alone_noisy": Mean.of([seed[LOCAL]["averaged"] for seed in by_seed]).text(2),
             "apart": apart,
             "less": less,
-            "lams": last + 1,
+            "lams": len(size.lams),
             "fedavg": fedavg.text(2),
             "ratio": ratio.text(2),
             "first_lam": size.lams[0],
@@ -242,18 +242,13 @@ def write(folder: Path, size: Theorem32Size | None = None, workers: int = 2) -> 
             else "same order",
             "local": alone < 1e-12,
             "ditto": apart < 1e-8,
-            "order": less == len(size.lams) and V[PFEDME][last] < fedavg.value,
+            "order": less == len(size.lams) and V[PFEDME][-1] < fedavg.value,
             "printed": "agrees" if abs(ratio.value - 1) <= ratio.half else "differs",
             "dims": "agrees",
             "fairness": V[PFEDME] != sorted(V[PFEDME]),
             "realised": not less_uniform,
         },
-        tables={
-            f"Variance of expected losses, mean over {size.seeds} seeds ± 95 % interval": rows(
-                size, by_seed
-            ),
-            f"The same at λ = {size.dims_lam:g}, by d_sub": dim_rows(size, by_dim),
-        },
+        tables={"lams": rows(size, by_seed), "dims": dim_rows(size, by_dim)},
         figures={"by_seed": by_seed, "by_dim": {f"{r:g}": v for r, v in by_dim.items()}},
         panels=panels(size, by_seed, by_dim),
         seconds=time.perf_counter() - began,
@@ -261,8 +256,12 @@ def write(folder: Path, size: Theorem32Size | None = None, workers: int = 2) -> 
 
 
 # -- what came out --------------------------------------------------------------------------------
-def of(by_seed: list[dict[str, Any]], name: str, i: int, kind: str) -> Mean:
-    return Mean.of([one[name][i][kind] for one in by_seed])
+def by_lam(by_seed: list[Any], name: str, kind: str) -> np.ndarray:  # [λ, seed]
+    return np.array([[cell[kind] for cell in one[name]] for one in by_seed]).T
+
+
+def by_size(outcome: list[Any], kind: str) -> np.ndarray:  # [d_sub, seed]
+    return np.array([[cell[kind] for cell in one.values()] for one in outcome]).T
 
 
 def expected(size: Theorem32Size, name: str, lam: float) -> float:
@@ -272,57 +271,49 @@ def expected(size: Theorem32Size, name: str, lam: float) -> float:
     return linear.expected_variance(size.setting, lam, S, P if name == LPPROJ else None)
 
 
-def rows(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> list[Row]:
-    out = []
-    for i, lam in enumerate(size.lams):
-        row: Row = {"λ": f"{lam:g}"}
-        for name in (PFEDME, LPPROJ):
+def rows(size: Theorem32Size, by_seed: list[Any]) -> list[Row]:
+    table: list[Row] = [{"λ": f"{lam:g}"} for lam in size.lams]
+    for name in TIED:
+        clean, averaged = (by_lam(by_seed, name, kind) for kind in ("clean", "averaged"))
+        for i, (row, lam) in enumerate(zip(table, size.lams, strict=True)):
             row[f"{name}, as printed"] = f"{2 * expected(size, name, lam):.3g}"
             row[f"{name}, formula"] = f"{expected(size, name, lam):.3g}"
-            row[f"{name}, runs"] = of(by_seed, name, i, "clean").text()
-            row[f"{name}, runs with noise"] = of(by_seed, name, i, "averaged").text()
-        out.append(row)
-    return out
+            row[f"{name}, runs"] = Mean.of(clean[i]).text()
+            row[f"{name}, runs with noise"] = Mean.of(averaged[i]).text()
+    return table
 
 
 def dim_rows(size: Theorem32Size, by_dim: dict[float, list[Any]]) -> list[Row]:
-    out = []
-    for dim in size.dims:
-        row: Row = {"d_sub": dim}
-        for rho, outcome in by_dim.items():
-            formula = np.mean([one[str(dim)]["mean_formula"] for one in outcome])
-            row[f"correlation {rho:g}: formula"] = f"{formula:.3g}"
-            row[f"correlation {rho:g}: runs"] = Mean.of(
-                [o[str(dim)]["clean"] for o in outcome]
-            ).text()
-        out.append(row)
-    return out
+    table: list[Row] = [{"d_sub": dim} for dim in size.dims]
+    for rho, outcome in by_dim.items():
+        formula, runs = (by_size(outcome, kind) for kind in ("mean_formula", "clean"))
+        for i, row in enumerate(table):
+            row[f"correlation {rho:g}: formula"] = f"{formula[i].mean():.3g}"
+            row[f"correlation {rho:g}: runs"] = Mean.of(runs[i]).text()
+    return table
 
 
 def exponent(size: Theorem32Size, outcome: list[Any]) -> float:
     """Of V as a power of d_sub, by least squares on logarithms of the means of runs."""
-    V = [np.mean([one[str(dim)]["clean"] for one in outcome]) for dim in size.dims]
+    V = by_size(outcome, "clean").mean(1)
     return float(np.polyfit(np.log(size.dims), np.log(V), 1)[0])
 
 
-def errors(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> list[Mean]:
-    """Runs with noise minus (45) at the true parameters of each seed, for every λ and method."""
-    cells = [(n, i) for n in (PFEDME, LPPROJ) for i in range(len(size.lams))]
-    off = [[one[n][i]["averaged"] - one[n][i]["formula"] for one in by_seed] for n, i in cells]
-    off.append([one[FEDAVG]["averaged"] - one[FEDAVG]["formula"] for one in by_seed])
-    return [Mean.of(by_one) for by_one in off]
+def against_formula(by_seed: list[Any], kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Runs and (45) at the true parameters of each seed: [place, seed].
+
+    Places are pFedMe and lp-proj at every λ, then FedAvg.
+    """
+    runs, formula = (
+        np.vstack(
+            [*(by_lam(by_seed, name, key) for name in TIED), [one[FEDAVG][key] for one in by_seed]]
+        )
+        for key in (kind, "formula")
+    )
+    return runs, formula
 
 
-def exactness(size: Theorem32Size, by_seed: list[dict[str, Any]]) -> float:
-    """The largest relative difference between runs without noise and (45)."""
-    cells = [one[n][i] for one in by_seed for n in (PFEDME, LPPROJ) for i in range(len(size.lams))]
-    cells += [one[FEDAVG] for one in by_seed]
-    return max(abs(cell["clean"] / cell["formula"] - 1) for cell in cells)
-
-
-def panels(
-    size: Theorem32Size, by_seed: list[dict[str, Any]], by_dim: dict[float, list[Any]]
-) -> list[Panel]:
+def panels(size: Theorem32Size, by_seed: list[Any], by_dim: dict[float, list[Any]]) -> list[Panel]:
     lams = list(size.lams)
     grid = np.geomspace(lams[0], lams[-1], 40).tolist()
     first: list[Line] = []
@@ -331,10 +322,10 @@ def panels(
     P = torch.eye(size.setting.features, dtype=torch.float64)[: size.dim]
 
     def points(name: str, kind: str, style: int) -> Line:
-        means = [of(by_seed, name, i, kind) for i in range(len(lams))]
+        means = [Mean.of(row) for row in by_lam(by_seed, name, kind)]
         return banded(f"{name}, runs", lams, means, style, log=True)
 
-    for style, name in enumerate((PFEDME, LPPROJ)):
+    for style, name in enumerate(TIED):
         formula = [expected(size, name, lam) for lam in grid]
         first.append(Line(f"{name}, formula", grid, formula, style=style, formula=True))
         first.append(points(name, "clean", style))
@@ -350,11 +341,11 @@ def panels(
     second: list[Line] = []
     for style, (rho, outcome) in enumerate(by_dim.items()):
         dims = list(map(float, size.dims))
-        formula = [float(np.mean([o[str(d)]["mean_formula"] for o in outcome])) for d in size.dims]
+        formula = by_size(outcome, "mean_formula").mean(1).tolist()
         second.append(
             Line(f"correlation {rho:g}, formula", dims, formula, style=style + 3, formula=True)
         )
-        means = [Mean.of([o[str(d)]["clean"] for o in outcome]) for d in size.dims]
+        means = [Mean.of(row) for row in by_size(outcome, "clean")]
         second.append(banded(f"correlation {rho:g}, runs", dims, means, style + 3, log=True))
     threshold = linear.lpproj_wins_from(size.setting, size.setting.heterogeneity)
     return [
