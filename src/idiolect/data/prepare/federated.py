@@ -16,12 +16,14 @@ it receives the means, and sends the squared deviations from them. No single row
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.documents import expect_fields
+from ...core.documents import decode, encode
 from ...core.knobs import SettingError
 from .columns import CATEGORY, NUMBER, coded, in_order, kind_of, numbers
 from .fit import bytes_of_statistics, spread_of
@@ -30,9 +32,35 @@ from .preparation import Preparation, TableColumn, length_of
 if TYPE_CHECKING:
     import pandas as pd
 
-ColumnSums = Mapping[str, Mapping[str, Any]]  # column -> what a site sends about it
+Sums = Mapping[str, Mapping[str, Any]]  # column -> what a site sends about it, as plain data
 MISSING = ("refuse", "drop", "mean", "zero", "mean+flag", "zero+flag")  # of all values, or filled
 MOST_CATEGORIES = 50
+
+
+@dataclass(frozen=True)
+class NumberSums:
+    """What a site sends first about a column of numbers."""
+
+    kind: str
+    count: int
+    sum: float
+    missing: bool  # whether a value is
+
+
+@dataclass(frozen=True)
+class CategoryNames:
+    """What a site sends about a column of categories."""
+
+    kind: str
+    categories: list[bool | int | float | str]
+    missing: bool
+
+
+@dataclass(frozen=True)
+class NumberSquares:
+    """What a site sends next about a column of numbers: squared deviations from the mean."""
+
+    squares: float
 
 
 def first_sums(rows: pd.DataFrame, features: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -50,20 +78,18 @@ def first_sums(rows: pd.DataFrame, features: Sequence[str]) -> dict[str, dict[st
                     f"column {name!r} has {len(present)} distinct values; at most "
                     f"{MOST_CATEGORIES} are taken as categories"
                 )
-            categories = in_order(present, column)
-            columns[name] = {"kind": CATEGORY, "categories": categories, "missing": missing}
+            columns[name] = encode(CategoryNames(CATEGORY, in_order(present, column), missing))
         elif kind == NUMBER:
-            values = numbers(column, name)
-            present_values = values[~np.isnan(values)]
-            columns[name] = {
-                "kind": NUMBER,
-                "count": len(present_values),
-                "sum": float(present_values.sum()),
-                "missing": missing,
-            }
+            values = _present(column, name)
+            columns[name] = encode(NumberSums(NUMBER, len(values), float(values.sum()), missing))
         else:
             raise SettingError(f"column {name!r} holds dates; leave it out of the features")
     return columns
+
+
+def _present(column: pd.Series, name: str) -> np.ndarray:
+    values = numbers(column, name)
+    return values[~np.isnan(values)]
 
 
 def second_sums(rows: pd.DataFrame, centres: Mapping[str, float]) -> dict[str, dict[str, Any]]:
@@ -72,58 +98,57 @@ def second_sums(rows: pd.DataFrame, centres: Mapping[str, float]) -> dict[str, d
     for name, mean in centres.items():
         if name not in rows.columns:
             raise SettingError(f"means: column {name!r} is none of the features")
-        values = numbers(rows[name], name)
-        present = values[~np.isnan(values)]
-        columns[name] = {"squares": float(((present - mean) ** 2).sum())}
+        squares = ((_present(rows[name], name) - mean) ** 2).sum()
+        columns[name] = encode(NumberSquares(float(squares)))
     return columns
 
 
-def means(first: Sequence[ColumnSums]) -> dict[str, float]:
+def means(first: Sequence[Sums]) -> dict[str, float]:
     """The means of the columns of numbers; SettingError where sites disagree about a column."""
     centres = {}
-    for name, sums in first[0].items():
-        every = [_check_sums(place.get(name), name) for place in first]
-        kinds = {one["kind"] for one in every}
+    for name in first[0]:
+        every = [_read_first(place.get(name), name) for place in first]
+        kinds = {one.kind for one in every}
         if len(kinds) > 1:
             raise SettingError(f"column {name!r} holds {' at one place and '.join(sorted(kinds))}")
-        if sums["kind"] == NUMBER:
-            count = sum(one["count"] for one in every)
-            centres[name] = sum(one["sum"] for one in every) / max(count, 1)
+        sums = [one for one in every if isinstance(one, NumberSums)]
+        if sums:
+            count = sum(one.count for one in sums)
+            centres[name] = sum(one.sum for one in sums) / max(count, 1)
             if not math.isfinite(centres[name]):
                 raise SettingError(f"column {name!r}: its sums are no finite numbers")
     return centres
 
 
 def combine(
-    features: Sequence[str],
-    first: Sequence[ColumnSums],
-    second: Sequence[ColumnSums],
-    missing: str = "refuse",
+    features: Sequence[str], first: Sequence[Sums], second: Sequence[Sums], missing: str = "refuse"
 ) -> Preparation:
     """The preparation that all sites use."""
     centre = means(first)
     fill, _, flagged = missing.partition("+")
     columns = []
     for name in features:
-        every = [_check_sums(place.get(name), name) for place in first]
-        flag = bool(flagged) and any(one["missing"] for one in every)
+        every = [_read_first(place.get(name), name) for place in first]
+        flag = bool(flagged) and any(one.missing for one in every)
         if name not in centre:
-            distinct = {c for one in every for c in one["categories"]}
+            distinct = {
+                c for one in every if isinstance(one, CategoryNames) for c in one.categories
+            }
             if len({isinstance(c, str) for c in distinct}) != 1:
                 raise SettingError(
                     f"column {name!r} holds text at one place and numbers at another"
                 )
             columns.append(TableColumn(name, CATEGORY, tuple(sorted(distinct)), flag))
             continue
-        count = sum(one["count"] for one in every)
-        squares = sum(_squares(place.get(name), name) for place in second)
+        count = sum(one.count for one in every if isinstance(one, NumberSums))
+        squares = sum(_read_squares(place.get(name), name) for place in second)
         spread = float(spread_of(squares, max(count, 1), centre[name]))
         fills = {"mean": (centre[name],), "zero": (0.0,)}.get(fill, ())
         columns.append(TableColumn(name, NUMBER, (), flag, fills, (centre[name],), (spread,)))
     return Preparation(tuple(columns), "federated", missing)
 
 
-def bytes_of_sums(first: Sequence[ColumnSums], preparation: Preparation) -> tuple[list[int], int]:
+def bytes_of_sums(first: Sequence[Sums], preparation: Preparation) -> tuple[list[int], int]:
     """(bytes up from each site, bytes down to each), counted as for clients of one process."""
     fill, _, flagged = preparation.missing.partition("+")
     texts = {c.name: list(c.categories) for c in preparation.columns if c.kind == CATEGORY}
@@ -135,31 +160,34 @@ def bytes_of_sums(first: Sequence[ColumnSums], preparation: Preparation) -> tupl
     return [up + length_of(one) for one in own], down + length_of(texts)
 
 
-def _check_sums(sums: Any, name: str) -> Mapping[str, Any]:
+def _read_first(sums: Any, name: str) -> NumberSums | CategoryNames:
     """What a site sent first about a column; it is not trusted."""
-    try:
-        kind = sums.get("kind") if isinstance(sums, Mapping) else None
+    with _from_site(name):
+        kind = sums.get("kind") if isinstance(sums, dict) else None
         if kind == NUMBER:
-            expect_fields(sums, {"kind": str, "count": int, "sum": float, "missing": bool})
-            if sums["count"] < 0:
-                raise ValueError("count: a whole number >= 0 is expected")
-        elif kind == CATEGORY:
-            hint = list[bool | int | float | str]
-            expect_fields(sums, {"kind": str, "categories": hint, "missing": bool})
-            if len(sums["categories"]) > MOST_CATEGORIES:
+            numbers = decode(sums, NumberSums)
+            if numbers.count < 0:
+                raise ValueError(f"count must be a whole number >= 0, got {numbers.count}")
+            return numbers
+        if kind == CATEGORY:
+            names = decode(sums, CategoryNames)
+            if len(names.categories) > MOST_CATEGORIES:
                 raise ValueError(f"at most {MOST_CATEGORIES} categories are accepted")
-        else:
-            raise ValueError("a column of numbers or of categories is expected")
-    except ValueError as error:
-        raise SettingError(f"sums: column {name!r}: {error}") from None
-    return sums
+            return names
+        raise ValueError("a column of numbers or of categories is expected")
 
 
-def _squares(sums: Any, name: str) -> float:
+def _read_squares(sums: Any, name: str) -> float:
+    with _from_site(name):
+        squares = float(decode(sums, NumberSquares).squares)
+        if not 0 <= squares < math.inf:
+            raise ValueError(f"squares must be a number >= 0, got {squares:g}")
+        return squares
+
+
+@contextmanager
+def _from_site(name: str) -> Iterator[None]:
     try:
-        expect_fields(sums, {"squares": float})
-        if not 0 <= sums["squares"] < math.inf:
-            raise ValueError("squares: a number >= 0 is expected")
+        yield
     except ValueError as error:
         raise SettingError(f"sums: column {name!r}: {error}") from None
-    return float(sums["squares"])
