@@ -46,13 +46,13 @@ class Case:
     model_options: dict[str, Any] = field(default_factory=dict)
     clients_per_round: float = 0.1  # below 1 a share of the clients
     dim: int = 21  # of the subspace of lp-proj
-    known: bool = False  # of texts: only known words are to be predicted
+    only_known: bool = False  # of texts: unknown words are not to be predicted
 
     def load(self, **options: Any) -> tuple[Federation, Task]:
         """The data and the model; `options` of the data go before those of the case."""
         make = self.data if callable(self.data) else partial(data.load, self.data)
         federation = make(**{**self.options, **options})
-        if self.known:
+        if self.only_known:
             federation = known_words(federation)
         return federation, self.task(federation)
 

@@ -67,7 +67,7 @@ def page(
         facts,
         verdicts,
         shared="feddeper-convergence",
-        scale=size.said,
+        scale=size.text,
         tables={f"{case}:": _rows(results, case) for case in results.cases},
         pictures={
             TEXTS["picture"].format_map(facts): [_panel(results, case) for case in results.cases]

@@ -40,7 +40,7 @@ class Point:
 class DeperFigure3Size:
     """What is varied; the paper's axes are in no text."""
 
-    said: str
+    text: str
     rounds: int  # K of (a) to (c)
     rhos: Sequence[float] = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
     lams: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -110,7 +110,7 @@ def page(folder: Path, scale: str, size: DeperFigure3Size, jobs: int = 0) -> Pag
             "steps": _falls(steps),
             "rounds": _falls(rounds),  # from few rounds to many
         },
-        scale=size.said,
+        scale=size.text,
         tables={
             f"{titles[name]}:": [
                 {

@@ -44,7 +44,7 @@ def page(folder: Path, scale: str, size: DeperSize, jobs: int = 0) -> Page:
         NAME,
         facts,
         verdicts,
-        scale=size.said,
+        scale=size.text,
         tables={
             f"{case}, accuracy at the end:": _rows(results, case, gm, pm) for case in results.cases
         },

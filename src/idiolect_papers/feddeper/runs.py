@@ -89,7 +89,7 @@ CASES = tuple(DeperCase(*column, per_round) for per_round in HEARD for column in
 class DeperSize:
     """How much is run."""
 
-    said: str  # in words, for the page
+    text: str  # for the page
     rounds: Mapping[DeperCase, int]  # K of every case that is run
     seeds: int = 1
     points: int = 10  # evaluated rounds

@@ -58,7 +58,7 @@ def page(folder: Path, scale: str, size: DeperSize, jobs: int = 0) -> Page:
         NAME,
         facts={"words": WORDS, "learnt": len(results.learnt)},
         verdicts=_verdicts(results),
-        scale=size.said,
+        scale=size.text,
         cells=_cells(results),
         reasons=_reasons(results),
         more=_more(results),

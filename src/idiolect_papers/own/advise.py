@@ -264,6 +264,7 @@ AWAY_AND_SEEN = "away"
 AWAY_BY_TIES = "away, but more than the samples can show"
 NEAR_IT = "near"
 TOO_CLOSE = "too close to call"
+UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)
@@ -299,14 +300,15 @@ class JudgedCase:
     @property
     def right(self) -> bool:
         """Whether no candidate is better than the choice by more than a tie."""
-        if not self.decided:
+        choice = self.outcome["choice"].split(" ")[0]
+        if choice == UNDECIDED:
             return False
         most = max(self.value(m) for m in self.outcome["truth"])
-        return self.value(self.outcome["choice"].split(" ")[0]) >= most - self.tie
+        return self.value(choice) >= most - self.tie
 
     @property
     def decided(self) -> bool:
-        return not self.outcome["choice"].startswith("undecided")
+        return self.outcome["choice"] != UNDECIDED
 
     @property
     def together(self) -> bool:
@@ -317,7 +319,7 @@ class JudgedCase:
         choice = self.outcome["choice"]
         if self.gain(self.best) <= 0:
             return bool(choice == "local")
-        return choice not in ("local", "undecided") and self.gain(choice) > 0
+        return choice not in ("local", UNDECIDED) and self.gain(choice) > 0
 
     def place(self, method: str) -> str:
         """Where the case lies, by the true gain of a method over Local."""

@@ -71,7 +71,7 @@ _TEXT: dict[str, Any] = {
     "model": Bigrams,
     "rates": (1.0, 3.0, 10.0, 30.0),
     "parts": ("frequency",),
-    "known": True,
+    "only_known": True,
     "batch": 8,
     "rounds": 15,
     "most": 15,
