@@ -18,7 +18,7 @@ from ..method import Traits
 from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .options import INITS, WEIGHTINGS, own_models
+from .options import WEIGHTINGS, init_knob, own_models
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ class Ditto(FedAvg):
         "who trains: everyone (the lp-proj code) or sampled (the original)",
         choices=("everyone", "sampled"),
     )
-    init: str = knob(
-        "common", "personal models start at the common x0, or each at its own", choices=INITS
-    )
+    init: str = init_knob()
 
     def refine(self, traits: Traits) -> Traits:
         return replace(traits, trains=self.who)

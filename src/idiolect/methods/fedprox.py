@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method, Traits
-from ..solvers import Pull, sgd
+from ..method import Combine, Traits
+from ..solvers import Pull
 from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .options import WEIGHTINGS, average, ball_knob, sample_weights, step_rule_knob
+from .options import WEIGHTINGS, LocalSgd, ball_knob, step_rule_knob
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class FedProx(FedAvg):
 
 
 @dataclass(frozen=True)
-class FedProxSoft(Method):
+class FedProxSoft(LocalSgd):
     """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
 
     traits = Traits(
@@ -63,9 +63,6 @@ class FedProxSoft(Method):
     step_rule: str = step_rule_knob()
     ball: float = ball_knob()
 
-    def weigh(self, samples: Tensor) -> Tensor:
-        return sample_weights(samples, self.weighting)
-
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": task.x0.repeat(len(clients), 1)}
 
@@ -74,8 +71,7 @@ class FedProxSoft(Method):
         def pull(x: Tensor) -> Tensor:
             return self.lam * (x - w)
 
-        rule = self.step_rule
-        return sgd(task, x, here, self.lr, steps, pull=pull, step_rule=rule, ball=self.ball)
+        return self.sgd(task, x, here, self.lr, steps, pull=pull)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         x = self._soft(task, down["w"], private["x"], here, self.steps)
@@ -84,7 +80,7 @@ class FedProxSoft(Method):
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         # w <- w - λ η_t m / |C| sum_i p_i (w - w_i); Algorithm 2: p_i = n_i / N, and η_t for λ η_t
         w = server["w"]
-        mean = average(server, up, "w", rule, self.weighting)["w"]
+        mean = self.average(server, up, rule)["w"]
         return {"w": w + self.server_rate * (mean - w)}
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ..core.knobs import SettingError, knob
 from ..core.types import State
-from ..method import Combine, Method, Traits
+from ..method import Traits
 from ..solvers import sgd
 from ..task.context import Here
 from ..task.task import Task
-from .options import INITS, average, own_models, sample_weights
+from .options import Averaging, init_knob, own_models
 
 
 def waiting(u: float, stop: float) -> int:
@@ -31,7 +31,7 @@ def waiting(u: float, stop: float) -> int:
 
 
 @dataclass(frozen=True)
-class L2gd(Method):
+class L2gd(Averaging):
     """Models drawn to their mean (lam), communicating by chance (p). When rounds are expensive."""
 
     traits = Traits(
@@ -46,7 +46,7 @@ class L2gd(Method):
     lr: float = knob(0.05, "α/n, step size", above=0)
     p: float = knob(0.1, "chance of a mean step", above=0, below=1)
     weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))
-    init: str = knob("common", "models start at the common x0, or each at its own", choices=INITS)
+    init: str = init_knob()
 
     def check(self, task: Task) -> None:
         if self.lr * self.lam / self.p > 1:
@@ -54,9 +54,6 @@ class L2gd(Method):
                 f"lam must be at most p / lr = {self.p / self.lr:g}, got {self.lam:g}: "
                 "lr * lam / p must be at most 1"
             )
-
-    def weigh(self, samples: Tensor) -> Tensor:
-        return sample_weights(samples, self.weighting)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
@@ -71,9 +68,6 @@ class L2gd(Method):
         # ξ = 0: x_i <- x_i - α/(n(1-p)) ∇f_i(x_i)
         x = sgd(task, x, here, self.lr / (1 - self.p), steps)
         return {"w": x}, {"x": x}
-
-    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        return average(server, up, "w", rule, self.weighting)
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["x"]

@@ -15,7 +15,7 @@ from ..solvers import sgd
 from ..task.context import Here
 from ..task.layout import Split
 from ..task.task import Task
-from .options import WEIGHTINGS
+from .options import WEIGHTINGS, epochs_knob
 from .partial import SplitMethod
 
 
@@ -29,9 +29,7 @@ class LgFedAvg(SplitMethod):
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
-    epochs: int = knob(
-        0, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
-    )
+    epochs: int = epochs_knob()
     shared_part: str = knob(
         "head",
         "the shared layers: head (the original: the top), layer:2, all, or parameter names (fc*)",

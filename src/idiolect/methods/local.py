@@ -14,15 +14,21 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Method, Traits
-from ..solvers import sgd
+from ..method import Traits
 from ..task.context import Here
 from ..task.task import Task
-from .options import INITS, ball_knob, own_models, plain_steps_only, step_rule_knob
+from .options import (
+    LocalSgd,
+    ball_knob,
+    epochs_knob,
+    init_knob,
+    own_models,
+    step_rule_knob,
+)
 
 
 @dataclass(frozen=True)
-class Local(Method):
+class Local(LocalSgd):
     """Every client trains alone; nothing is sent. The baseline to beat at equal compute."""
 
     traits = Traits(
@@ -35,18 +41,10 @@ class Local(Method):
 
     lr: float = knob(0.1, "step size", above=0)
     steps: int = knob(20, "SGD steps per round", low=0)
-    epochs: int = knob(
-        0, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
-    )
-    init: str = knob(
-        "common", "personal models start at the common x0, or each at its own", choices=INITS
-    )
+    epochs: int = epochs_knob()
+    init: str = init_knob()
     step_rule: str = step_rule_knob()
     ball: float = ball_knob()
-
-    def step_coordinates(self, task: Task) -> dict[str, Tensor | None]:
-        plain_steps_only(self.step_rule, self.ball)
-        return super().step_coordinates(task)
 
     def message(self, task: Task) -> dict[str, int]:
         return {}
@@ -58,9 +56,7 @@ class Local(Method):
         return {"x": own_models(task, clients, self.init)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        x = private["x"]
-        rule = self.step_rule
-        x = sgd(task, x, here, self.lr, self.steps, self.epochs, step_rule=rule, ball=self.ball)
+        x = self.sgd(task, private["x"], here, self.lr, self.steps, self.epochs)
         return {}, {"x": x}
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:

@@ -18,20 +18,20 @@ from torch import Tensor
 from .. import projections
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method, Traits
+from ..method import Combine, Traits
 from ..projections import Projection
 from ..projections.report import describe
 from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
 from ..task.context import Here
 from ..task.task import Task
-from .options import INITS, UNTIED, average, own_models, sample_weights, tie_step
+from .options import UNTIED, Averaging, init_knob, own_models, tie_step
 
 DIM = 21  # of the papers
 
 
 @dataclass(frozen=True)
-class LpProj(Method):
+class LpProj(Averaging):
     """Personal models tied in L^p to a shared point of a random subspace. For tiny messages."""
 
     traits = Traits(
@@ -112,9 +112,7 @@ class LpProj(Method):
         "", "projection layers: dimensions of each layer, 20,1,...; empty: shared out by size"
     )
     per_column: int = knob(1, "projection sparse: entries per column", low=1)
-    init: str = knob(
-        "common", "personal models start at the common x0, or each at its own", choices=INITS
-    )
+    init: str = init_knob()
     w_start: str = knob(
         "zero",
         "the shared point starts at 0 (the public code), or at P x0, so that P = I is pFedMe",
@@ -142,9 +140,6 @@ class LpProj(Method):
         return projections.make_projection(
             self.spec(task), task.layout.starts, task.seed, task.dtype, task.device
         )
-
-    def weigh(self, samples: Tensor) -> Tensor:
-        return sample_weights(samples, self.weighting)
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d if self.projection == "identity" else self.spec(task).dim}
@@ -215,7 +210,7 @@ class LpProj(Method):
         return self.pull(gap / torch.where(size > 0, size, 1))
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        mean = average(server, up, "w", rule, self.weighting)["w"]
+        mean = self.average(server, up, rule)["w"]
         return {"w": (1 - self.server_rate) * server["w"] + self.server_rate * mean}  # line 12
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:

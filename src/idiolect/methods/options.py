@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,35 +12,43 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import SettingError, knob
 from ..core.types import State
-from ..method import Combine
-from ..solvers import STEP_RULES
+from ..method import Combine, Method
+from ..solvers import STEP_RULES, Pull, sgd
+from ..task.context import Here
 from ..task.task import Task
 
 WEIGHTINGS = ("samples", "equal", "unbiased")
-INITS = ("common", "own")
 # what a method whose personal models are tied to a shared point is where the tie has strength 0
 UNTIED = "nothing is shared, the shared point never moves, and every client trains alone, as Local"
 
 
-def sample_weights(samples: Tensor, weighting: str) -> Tensor:
-    """The weights of clients with these numbers of samples[S]: their numbers, or all the same."""
-    return torch.ones_like(samples) if weighting == "equal" else samples
-
-
-def average(server: State, up: State, shared: str, rule: Combine, weighting: str) -> State:
-    """The server's mean of a message, by part; `shared` names the part that holds models.
+@dataclass(frozen=True)
+class Averaging(Method):
+    """Base of methods whose server takes a mean of the messages, weighted as a setting says.
 
     "samples" and "equal" are means of the messages. "unbiased" is the step of the paper of Chen,
     Zheng, Long and Su (2021), w - m / (N |C|) sum_i n_i (w - w_i): with few clients heard its
-    weights need not sum to 1. There the other parts of the message have equal weights.
+    weights need not sum to 1. There other parts of the message than the model have equal weights.
     """
-    if weighting != "unbiased":
-        return rule(up)
-    w = server[shared]
-    share = rule.samples.to(w.dtype).unsqueeze(1)  # m n_i / N
-    rows = up | {shared: share * (up[shared] - w)}
-    moved = rule(rows, torch.ones_like(rule.samples))
-    return moved | {shared: w + moved[shared]}
+
+    weighting = "samples"  # one of WEIGHTINGS; a subclass makes it a field
+
+    def weigh(self, samples: Tensor) -> Tensor:
+        return torch.ones_like(samples) if self.weighting == "equal" else samples
+
+    def average(self, server: State, up: State, rule: Combine) -> State:
+        """The server's mean of a message, by part."""
+        if self.weighting != "unbiased":
+            return rule(up)
+        shared = self.traits.shared_name
+        w = server[shared]
+        share = rule.samples.to(w.dtype).unsqueeze(1)  # m n_i / N
+        rows = up | {shared: share * (up[shared] - w)}
+        moved = rule(rows, torch.ones_like(rule.samples))
+        return moved | {shared: w + moved[shared]}
+
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        return server | self.average(server, up, rule)
 
 
 def own_models(task: Task, clients: np.ndarray, init: str) -> Tensor:  # -> x[K, d]
@@ -47,6 +56,22 @@ def own_models(task: Task, clients: np.ndarray, init: str) -> Tensor:  # -> x[K,
     if init == "common":
         return task.x0.repeat(len(clients), 1)
     return task.draw(streams.keys(task.seed, "init", 0, clients))
+
+
+def init_knob() -> Any:
+    """The field `init`."""
+    return knob(
+        "common",
+        "personal models start at the common x0, or each at its own",
+        choices=("common", "own"),
+    )
+
+
+def epochs_knob() -> Any:
+    """The field `epochs`."""
+    return knob(
+        0, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
+    )
 
 
 def tie_step(lr: float, lam: float, share: float, alternations: int) -> float:
@@ -83,11 +108,34 @@ def ball_knob() -> Any:
     )
 
 
-def plain_steps_only(step_rule: str, ball: float) -> None:
-    """Refuse these options with an optimiser of the run, which has its own steps."""
-    for name, value, default in (("step_rule", step_rule, "constant"), ("ball", ball, 0.0)):
-        if value != default:
-            raise SettingError(
-                f"{name} must be {default!r} with an optimizer or lr_scale of the run, "
-                f"got {value!r}"
-            )
+@dataclass(frozen=True)
+class LocalSgd(Averaging):
+    """Base of methods whose clients take plain SGD steps under these two options."""
+
+    step_rule = "constant"  # a subclass makes them fields
+    ball = 0.0
+
+    def step_coordinates(self, task: Task) -> dict[str, Tensor | None]:
+        """Refuse these options with an optimiser of the run, which has its own steps."""
+        for name, default in (("step_rule", "constant"), ("ball", 0.0)):
+            if getattr(self, name) != default:
+                raise SettingError(
+                    f"{name} must be {default!r} with an optimizer or lr_scale of the run, "
+                    f"got {getattr(self, name)!r}"
+                )
+        return super().step_coordinates(task)
+
+    def sgd(
+        self,
+        task: Task,
+        x: Tensor,
+        here: Here,
+        lr: float,
+        steps: int,
+        epochs: int = 0,
+        pull: Pull | None = None,
+        model: str = "w",
+    ) -> Tensor:
+        """`solvers.sgd` by this method's rule for steps, on its ball."""
+        rule = self.step_rule
+        return sgd(task, x, here, lr, steps, epochs, pull, model, step_rule=rule, ball=self.ball)

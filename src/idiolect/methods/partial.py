@@ -10,16 +10,16 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method, Traits
+from ..method import Traits
 from ..task.client_optimizer import Steps
 from ..task.context import Here
 from ..task.layout import Split
 from ..task.task import Task
-from .options import average, sample_weights
+from .options import Averaging
 
 
 @dataclass(frozen=True)
-class SplitMethod(Method):
+class SplitMethod(Averaging):
     """Base: what is sent, stored and averaged, given the `split` into shared and private part."""
 
     traits = Traits(sends="shared part", shared_name="theta", row_messages=True)
@@ -43,17 +43,11 @@ class SplitMethod(Method):
     def message(self, task: Task) -> dict[str, int]:
         return {"theta": len(self.split(task).theta)}
 
-    def weigh(self, samples: Tensor) -> Tensor:
-        return sample_weights(samples, self.weighting)
-
     def server(self, task: Task) -> State:
         return {"theta": self.split(task).parts(task.x0)[0].clone()}
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"w": self.split(task).parts(task.x0)[1].repeat(len(clients), 1)}
-
-    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        return average(server, up, "theta", rule, self.weighting)
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return self.split(task).join(down["theta"], private["w"])

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method, Traits
+from ..method import Traits
 from ..solvers import sgd
 from ..task.context import Here
 from ..task.task import Task
-from .options import WEIGHTINGS, average, sample_weights
+from .options import WEIGHTINGS, Averaging
 
 
 @dataclass(frozen=True)
-class PerFedAvg(Method):
+class PerFedAvg(Averaging):
     """A shared start that one gradient step makes personal (MAML). For clients that come and go."""
 
     traits = Traits(
@@ -44,9 +44,6 @@ class PerFedAvg(Method):
     )
     delta: float = knob(1e-3, "step of the finite difference", above=0)
 
-    def weigh(self, samples: Tensor) -> Tensor:
-        return sample_weights(samples, self.weighting)
-
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"].expand(here.rows, -1)
         for _ in range(self.steps):
@@ -65,9 +62,6 @@ class PerFedAvg(Method):
         ahead = task.grad(w + self.delta * g, batch)
         behind = task.grad(w - self.delta * g, batch)
         return g - self.personal_lr * (ahead - behind) / (2 * self.delta)
-
-    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        return average(server, up, "w", rule, self.weighting)
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         w = down["w"].expand(here.rows, -1)

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method, Traits
+from ..method import Combine, Traits
 from ..solvers import INNER, Accuracy, minimise
 from ..task.batches import Batch
 from ..task.context import Here
 from ..task.task import Task
-from .options import INITS, UNTIED, average, own_models, sample_weights, tie_step
+from .options import UNTIED, Averaging, init_knob, own_models, tie_step
 
 
 @dataclass(frozen=True)
-class PFedMe(Method):
+class PFedMe(Averaging):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
     traits = Traits(
@@ -73,12 +73,7 @@ class PFedMe(Method):
     )
     server_rate: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
     weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))
-    init: str = knob(
-        "common", "personal models start at the common x0, or each at its own", choices=INITS
-    )
-
-    def weigh(self, samples: Tensor) -> Tensor:
-        return sample_weights(samples, self.weighting)
+    init: str = init_knob()
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}
@@ -102,7 +97,7 @@ class PFedMe(Method):
         return minimise(gradient, x, here, self.personal_lr, self.steps, accuracy, self.fresh)
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        mean = average(server, up, "w", rule, self.weighting)["w"]
+        mean = self.average(server, up, rule)["w"]
         return {"w": (1 - self.server_rate) * server["w"] + self.server_rate * mean}
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:

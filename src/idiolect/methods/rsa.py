@@ -19,7 +19,7 @@ from ..method import Combine, Method, Traits
 from ..solvers import sgd
 from ..task.context import Here
 from ..task.task import Task
-from .options import INITS, own_models
+from .options import init_knob, own_models
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,7 @@ class Rsa(Method):
         "is their mean (the lp-proj code)",
         choices=("sum", "sum-new", "mean"),
     )
-    init: str = knob(
-        "common", "personal models start at the common x0, or each at its own", choices=INITS
-    )
+    init: str = init_knob()
 
     def refine(self, traits: Traits) -> Traits:
         if self.server_step == "mean":
