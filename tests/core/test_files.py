@@ -2,6 +2,8 @@
 
 import json
 import os
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -104,7 +106,7 @@ def test_what_is_no_json_object_is_a_setting_error_that_names_the_file(content, 
     file.write_bytes(content)
     limit = 512 if says == "at most 512" else 1 << 20
     with pytest.raises(SettingError, match=f"settings.json.*{says}"):
-        files.read_json_object(file, limit=limit)
+        files.read_document(file, dict[str, Any], limit)
 
 
 @posix
@@ -115,10 +117,14 @@ def test_only_regular_files_are_read(make, tmp_path):
     file = tmp_path / "settings.json"
     make(file)
     with pytest.raises(SettingError, match="not a regular file"):
-        files.read_json_object(file)
+        files.read_document(file, dict[str, Any])
 
 
-FIELDS = {"labels": list, "rounds": int, "share": float}
+@dataclass
+class Fields:
+    labels: list[str]
+    rounds: int
+    share: float
 
 
 @pytest.mark.parametrize(
@@ -138,8 +144,8 @@ def test_fields_are_those_expected(value, says, tmp_path):
     file = tmp_path / "x.json"
     files.write_json(file, value)
     with pytest.raises(SettingError, match=says):
-        files.read_json_object(file, FIELDS)
-    assert files.read_json_object(file) == value
+        files.read_document(file, Fields)
+    assert files.read_document(file, dict[str, Any]) == value
 
 
 @pytest.mark.parametrize(

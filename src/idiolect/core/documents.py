@@ -126,8 +126,8 @@ def expect(value: Any, hint: Any, place: str = "") -> None:
 
 def expect_fields(
     value: Any, hints: Mapping[str, Any], optional: Collection[str] = (), place: str = ""
-) -> None:
-    """ValueError where plain data are not an object with these fields, each of its type.
+) -> dict[str, Any]:
+    """The value, if it is an object with these fields, each of its type; else a ValueError.
 
     >>> expect_fields({"budget": 3, "colour": "red"}, {"budget": int})
     Traceback (most recent call last):
@@ -138,6 +138,7 @@ def expect_fields(
     _check_keys(value, hints, [key for key in hints if key not in optional], place)
     for key, item in value.items():
         expect(item, hints[key], f"{place}.{key}" if place else key)
+    return value
 
 
 def _check_keys(

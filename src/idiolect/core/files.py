@@ -16,7 +16,7 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -201,33 +201,6 @@ def read_json(path: Path, limit: int = MOST_JSON) -> Any:
         raise SettingError(f"directory: cannot read {path}: {_reason(error)}") from None
 
 
-def read_json_object(
-    path: Path,
-    fields: Mapping[str, Any] | None = None,
-    optional: Collection[str] = (),
-    limit: int = MOST_JSON,
-) -> dict[str, Any]:
-    """A JSON file that holds an object, or a SettingError that names file and field.
-
-    With `fields` (name -> kind) it has these and no others; those that are `optional` may be
-    missing.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     file = Path(place) / "compare.json"
-    ...     write_json(file, {"labels": ["a"], "count": "bytes"})
-    ...     read_json_object(file, {"labels": list, "count": str, "title": str}, {"title"})
-    {'labels': ['a'], 'count': 'bytes'}
-    """
-    value = read_json(path, limit)
-    if fields is not None or not isinstance(value, dict):
-        try:
-            check_object(value, fields, optional)
-        except ValueError as error:
-            raise SettingError(f"directory: cannot use {path}: {error}") from None
-    return value
-
-
 def read_document(path: Path, kind: type[T], limit: int = MOST_JSON) -> T:
     """A JSON file as a typed object (see `decode`), or a SettingError that names file and field.
 
@@ -246,20 +219,6 @@ def read_document(path: Path, kind: type[T], limit: int = MOST_JSON) -> T:
         raise
     except ValueError as error:
         raise SettingError(f"directory: cannot use {path}: {error}") from None
-
-
-def check_object(
-    value: Any, fields: Mapping[str, Any] | None = None, optional: Collection[str] = ()
-) -> dict[str, Any]:
-    """The value, if it is an object with these fields; else a ValueError that says what is wrong.
-
-    `bool` is no `int` here, as in JSON.
-    """
-    if fields is None:
-        expect(value, dict[str, Any])
-    else:
-        expect_fields(value, fields, optional)
-    return value
 
 
 def check_like(value: Any, pattern: Any, name: str = "it") -> None:

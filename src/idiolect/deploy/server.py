@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..core.files import read_document, read_json_object, write_json
+from ..core.files import read_document, write_json
 from ..core.knobs import SettingError
 from ..data.federation import Census
 from ..data.prepare.federated import bytes_of_sums, combine, means
@@ -75,7 +75,7 @@ def serve(
         registry.same_node = not deployment.terms.insecure
         if resume:
             sites = _remembered(directory, settings.seed)
-            registry.agreement["data"] = read_json_object(directory / AGREEMENT)
+            registry.agreement["data"] = read_document(directory / AGREEMENT, dict[str, Any])
             path = directory / SUMS
             sums = read_document(path, dict[str, list[int]]) if path.exists() else {}
         else:

@@ -24,7 +24,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..core.files import check_object, parse_json
+from ..core.documents import expect_fields
+from ..core.files import parse_json
 from ..core.tensors import Shapes, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
 from ..data.splits import SPLITS
@@ -63,7 +64,7 @@ class Call:
         length = int.from_bytes(frame[4:8], "little")
         if frame[:4] != MAGIC or length > min(MOST_FACTS, len(frame) - 8):
             raise ValueError("the bytes must be a frame")
-        head = check_object(parse_json(frame[8 : 8 + length]), {"kind": str, "facts": dict})
+        head = expect_fields(parse_json(frame[8 : 8 + length]), {"kind": str, "facts": dict})
         try:
             tensors = load(frame[8 + length :])
         except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
@@ -81,7 +82,7 @@ class Call:
         A length of -1 stands for any length.
         """
         self.expect_kind(kind)
-        check_object(self.facts, facts or {})
+        expect_fields(self.facts, facts or {})
         actual_shapes = shapes_of(self.tensors)
         wanted = {
             name: (
@@ -275,7 +276,7 @@ def scores_reply(scores_by_split: Mapping[str, Scores]) -> Call:
 def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict[str, Scores]:
     """The inverse, of a host that has these clients."""
     call.expect_kind("scores")
-    check_object(call.facts, {"splits": list[str]})
+    expect_fields(call.facts, {"splits": list[str]})
     scores_by_split = {}
     expected = 0
     for split in _splits(call):

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.files import check_object, parse_json, private_folder, read_bytes, sync, write_json
+from ..core.documents import decode, expect_fields
+from ..core.files import parse_json, private_folder, read_bytes, sync, write_json
 from ..core.tensors import Shapes, read_tensors, write_tensors
 from ..core.types import State, prefixed, under
 from .calls import as_bytes, as_tensor
@@ -251,7 +252,7 @@ class Durable:
         return tensors
 
     def _check_base(self, base: Path) -> None:
-        checksums = check_object(parse_json(read_bytes(base / SUMS, 1 << 20)))
+        checksums = decode(parse_json(read_bytes(base / SUMS, 1 << 20)), dict[str, Any])
         for name in self.host.stores():
             if checksums.get(name) != _crc_of(base / name):
                 raise ValueError(f"{base.name}/{name}: it is damaged, or not what was written")
@@ -262,7 +263,7 @@ class Durable:
         if not path.exists():
             raise ValueError(f"{self.folder}: the rows of this host are not here, and they existed")
         try:
-            saved_facts = check_object(
+            saved_facts = expect_fields(
                 parse_json(read_bytes(path, 1 << 20)), dict.fromkeys(facts, int)
             )
         except ValueError as error:

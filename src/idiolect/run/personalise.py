@@ -40,13 +40,13 @@ class PersonalisedModels:
         """Model and loss."""
         return self.contract.task
 
-    def personal(self, id: Id) -> Tensor:  # -> x[d]
+    def personal(self, client: Id) -> Tensor:  # -> x[d]
         """The model that a client predicts with."""
-        return self.host.personal(self.rounds, self.down, self.roster.wire_id(id))
+        return self.host.personal(self.rounds, self.down, self.roster.wire_id(client))
 
-    def module(self, id: Id) -> nn.Module:
+    def module(self, client: Id) -> nn.Module:
         """The same as a torch module."""
-        return self.task.module_of(self.personal(id))
+        return self.task.module_of(self.personal(client))
 
 
 def personalised(

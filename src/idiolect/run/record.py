@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..core.documents import expect, expect_fields, plain
-from ..core.files import check_regular, read_json_object, resume_command
+from ..core.files import check_regular, read_json, resume_command
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..core.types import Id
@@ -244,7 +244,7 @@ def read_record(path: Path) -> Record:
         )
         raise SettingError(f"directory: {text}")
     try:
-        record = Record.from_dict(read_json_object(path / "record.json"))
+        record = Record.from_dict(read_json(path / "record.json"))
         if (path / "record.safetensors").exists():
             _read_arrays(record, path / "record.safetensors")
     except SettingError as error:

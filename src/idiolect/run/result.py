@@ -52,7 +52,7 @@ class RunModels(Models, Protocol):
     @property
     def roster(self) -> Roster: ...
 
-    def personal(self, id: Id) -> Tensor: ...  # -> x[d]
+    def personal(self, client: Id) -> Tensor: ...  # -> x[d]
 
 
 class Result:

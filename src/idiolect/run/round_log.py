@@ -70,7 +70,7 @@ class Journal:
             line = {"seed": self.seed, **figures}
             self._append(metrics, "metrics.csv", csv_text([line], header=not metrics.mark.size))
 
-    def round_done(self, server: Server, round: int, delays: list[Line]) -> None:
+    def round_done(self, server: Server, rounds: int, delays: list[Line]) -> None:
         """A round is over: the account of its messages, and how long each has taken."""
         late = self.files.get("delays")
         if late is not None and delays:
@@ -83,7 +83,7 @@ class Journal:
         fates = {"rejected": entry.rejected, "missing": entry.missing, "surplus": entry.surplus}
         line = {
             "seed": self.seed,
-            "round": round,
+            "round": rounds,
             "selected": entry.selected,
             "admitted": entry.admitted,
             **{fate: sum(reasons.values()) for fate, reasons in fates.items()},

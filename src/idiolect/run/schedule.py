@@ -56,25 +56,25 @@ class Curve:
                 return rounds >= 1
         return True
 
-    def __call__(self, round: int, rounds: int) -> float:
-        """The factor in this round of `rounds`."""
+    def __call__(self, at: int, rounds: int) -> float:
+        """The factor in round `at` of `rounds`."""
         match self.kind, self.numbers:
             case "cosine", ():
-                return 0.5 * (1 + math.cos(math.pi * round / rounds))
+                return 0.5 * (1 + math.cos(math.pi * at / rounds))
             case "linear", ():
-                return 1 - round / rounds
+                return 1 - at / rounds
             case "step", (every, gamma):
-                return gamma ** (round // int(every))
+                return gamma ** (at // int(every))
             case "inverse", (rate,):
-                return 1 / (1 + rate * round)
+                return 1 / (1 + rate * at)
             case "inverse", (rate, power):
-                return (1 + rate * round) ** -power
+                return (1 + rate * at) ** -power
             case "grow", (rate, *power):
-                return (1 + rate * round) ** (power[0] if power else 1.0)
+                return (1 + rate * at) ** (power[0] if power else 1.0)
             case "exp", (gamma,):
-                return gamma**round
+                return gamma**at
             case "warmup", (length,):
-                return min(1.0, (round + 1) / length)
+                return min(1.0, (at + 1) / length)
         return 1.0
 
     def __str__(self) -> str:
@@ -122,9 +122,9 @@ class Schedule:
         """Whether a factor depends on how many rounds there are."""
         return any(c.kind in OVER_ALL_ROUNDS for _, factors in self.curves for c in factors)
 
-    def factors(self, round: int, rounds: int) -> Factors:
-        """The factor of each field in this round of `rounds`; {} for a constant schedule."""
-        return {n: math.prod(f(round, rounds) for f in factors) for n, factors in self.curves}
+    def factors(self, at: int, rounds: int) -> Factors:
+        """The factor of each field in round `at` of `rounds`; {} for a constant schedule."""
+        return {n: math.prod(f(at, rounds) for f in factors) for n, factors in self.curves}
 
     def __str__(self) -> str:
         texts = [

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from ..attacks import Attack, chosen
 from ..attacks.malicious import MaliciousHost, Observer, WatchedHost
 from ..core import streams
-from ..core.documents import expect
-from ..core.files import check_object
+from ..core.documents import decode, expect
 from ..core.knobs import SettingError
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import Id, State
@@ -217,15 +216,15 @@ class Session:
         return self.server.roster
 
     # -- models, for their owners ----------------------------------------------------------------
-    def personal(self, id: Id) -> Tensor:  # -> x[d]
+    def personal(self, client: Id) -> Tensor:  # -> x[d]
         """The model that a client predicts with."""
-        wire_id = self.server.roster.wire_id(id)
+        wire_id = self.server.roster.wire_id(client)
         version = self.rounds
         down = self.server.message(version)
         for host in self.hosts:
             if bool((host.wire_ids == wire_id).any()):
                 return host.personal(version, down, wire_id)
-        raise SettingError(f"client: {id!r} is hosted in another process")
+        raise SettingError(f"client: {client!r} is hosted in another process")
 
     def personal_rows(self) -> Tensor:  # -> x[N, d]
         """The models of all clients, in the order of the federation."""
@@ -235,9 +234,9 @@ class Session:
         order = torch.cat([host.wire_ids for host in self.hosts]).argsort()
         return torch.cat(rows)[order.to(rows[0].device)]
 
-    def module(self, id: Id) -> nn.Module:
+    def module(self, client: Id) -> nn.Module:
         """The same as a torch module."""
-        return self.contract.task.module_of(self.personal(id))
+        return self.contract.task.module_of(self.personal(client))
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(
@@ -285,7 +284,7 @@ class Session:
 
     def _load(self, checkpoint: Checkpoint, settings: Settings) -> None:
         """As it was saved, hosts from their folders; ValueError for what was not saved by this."""
-        facts = check_object(checkpoint.facts.get("server"))
+        facts = decode(checkpoint.facts.get("server"), dict[str, Any], "server")
         personalised = facts.pop("held_out_personalised", None)
         expect(personalised, bool, "server.held_out_personalised")
         server = self.server
@@ -314,7 +313,7 @@ class Session:
 
     def _load_engine(self, checkpoint: Checkpoint) -> None:
         """What was under way."""
-        under_way = check_object(checkpoint.facts.get("engine", {}))
+        under_way = decode(checkpoint.facts.get("engine", {}), dict[str, Any], "engine")
         tensors: State = {}
         if under_way and self.engine.most_bytes():
             tensors = checkpoint.read("engine", lambda shapes: self.engine.check(shapes, under_way))

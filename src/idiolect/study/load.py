@@ -223,16 +223,16 @@ class WithoutData(Session):
 
     with_data: Callable[[], Session] | None = None  # for a run whose data can be made again
 
-    def personal(self, id: Id) -> Tensor:  # -> x[d]
-        self.server.roster.wire_id(id)  # refuses a client that took no part
+    def personal(self, client: Id) -> Tensor:  # -> x[d]
+        self.server.roster.wire_id(client)  # refuses a client that took no part
         if len(self.people.held_out) and not self.held_out_personalised:
-            return self._again().personal(id)
+            return self._again().personal(client)
         try:
-            x = super().personal(id)
+            x = super().personal(client)
         except SettingError:
             raise
         except Exception:  # whatever a model does with samples that are empty
-            return self._again().personal(id)
+            return self._again().personal(client)
         if not bool(x.isfinite().all()):
             raise SettingError("model: its weights are not finite, or need the client's data")
         return x

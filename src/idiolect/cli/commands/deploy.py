@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ... import data
-from ...core.files import check_object, given_folder, given_path, read_json, write_json
+from ...core.documents import expect_fields
+from ...core.files import given_folder, given_path, read_json, write_json
 from ...core.knobs import Knobs, SettingError, build, kinds_of, knob
 from ...core.types import leaves
 from ...data import DATASETS
@@ -230,7 +231,7 @@ def _follow(layout: DeploymentFolder, request_id: str, at: int, quiet: bool) -> 
             for line in whole.decode(errors="replace").splitlines():
                 say(line)
         if ended:
-            return str(check_object(document, {"id": str, "error": str})["error"])
+            return str(expect_fields(document, {"id": str, "error": str})["error"])
         if _pid(layout.server) is None:
             raise SettingError(
                 "server: it has been stopped; the run is resumed when it starts again"

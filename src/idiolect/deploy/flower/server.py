@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...core.files import check_object, read_json, write_atomic, write_json
+from ...core.documents import expect_fields
+from ...core.files import read_json, write_atomic, write_json
 from ...core.knobs import SettingError
 from ...core.text import shown
 from ...engine.carriers.flower import FlowerCarrier, require
@@ -87,7 +88,7 @@ class FlowerServer:
         path = self.layout.server / WANTED
         if not path.exists():
             return None
-        return check_object(read_json(path), {"id": str, "directory": str, "resume": bool})
+        return expect_fields(read_json(path), {"id": str, "directory": str, "resume": bool})
 
     def carry_out(self, request: dict[str, Any]) -> Result:
         """One run, as a separate Flower run."""
