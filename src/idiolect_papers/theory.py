@@ -12,7 +12,6 @@ import numpy as np
 
 from idiolect import interval
 
-from .page import page_from_text as theory_page  # noqa: F401
 from .panels import Line
 from .runs import Work, finished
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from idiolect.study import grid_of, mean_over_seeds
 
 from ..case import Case, stock_of
 from ..marks import Cell, Figure, beside
-from ..page import Row, page_from_text, table
+from ..page import Row, page_from_text, table, write_page
 from ..published import read_table
 from ..runs import Runs, scaled_runs, stored_runs
 from ..texts import read_text
@@ -228,8 +227,6 @@ def write(
 ) -> list[Path]:
     """Measure every row of every federation and write the page, its figures and its pictures."""
     cases = {title: CASES[title] for title in titles}
-    text = folder / "budget.md"
-    figures = folder / "budget.json"
     with stored_runs(folder, "budget", jobs) as runs:
         stored, curves = measured(runs, cases, seeds, rounds, only)
         pictures = [
@@ -239,9 +236,7 @@ def write(
                 curves[title], Goals(case.budget, case.target, "values"), folder / case.picture
             )
         ]
-        text.write_text(page(stored), encoding="utf-8")
-        figures.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    return [text, figures, *pictures]
+        return [*write_page(folder, "budget", page(stored), stored), *pictures]
 
 
 def page(stored: dict[str, Figures]) -> str:

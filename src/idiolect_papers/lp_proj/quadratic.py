@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,21 +15,49 @@ from idiolect import LpProj
 
 from ..closed_forms import linear_solutions as solutions
 from ..closed_forms.convergence import Scheduled, StronglyConvex
-from ..closed_forms.problems import Means, matrix_of
+from ..closed_forms.problems import Means, Robust, matrix_of
+from ..runs import one_thread
 
 CAP = 10_000  # gradient steps: never reached, so that every (3) is solved to ν
 
 
 @dataclass(frozen=True)
-class QuadraticCase:
-    """A problem and how lp-proj-2 is run on it; P is that of seed 0."""
+class TheoremCase:
+    """How lp-proj-2 is run on a problem of a convergence theorem."""
+
+    clients_per_round: int = 2  # S
+    alternations: int = 2  # R
+    beta: float = 1.0
+
+    def follow(
+        self, problem: Means | Robust, plan: Scheduled, rounds: int, repetition: int, **fields: Any
+    ) -> Iterator[il.RoundState]:
+        """A run, round by round. Repetitions differ in all random numbers but P."""
+        method = LpProj(
+            p=2.0,
+            alternations=self.alternations,
+            server_rate=self.beta,
+            steps=CAP,
+            **plan.method,
+            **fields,
+        )
+        run: dict[str, Any] = {
+            "rounds": rounds,
+            "sample": self.clients_per_round,
+            "dtype": "float64",
+        }
+        federation = problem.federation(repetition)
+        with one_thread():
+            yield from il.iterate(method, problem.task(), federation, **run, **plan.run)
+
+
+@dataclass(frozen=True)
+class QuadraticCase(TheoremCase):
+    """Quadratics, on which everything is known; P is that of seed 0."""
 
     problem: Means = field(default_factory=lambda: Means(clients=10, d=40, high=4.0, noise=0.1))
     dim: int = 5  # d_sub
     lam: float = 0.5
-    clients_per_round: int = 2  # S
-    alternations: int = 2  # R
-    beta: float = 1.0
 
     @property
     def P(self) -> Tensor:  # [m, d]
@@ -53,28 +82,11 @@ class QuadraticCase:
             mu=self.problem.low,
         )
 
-    def follow(self, plan: Scheduled, rounds: int, repetition: int) -> Iterator[il.RoundState]:
-        """A run, round by round. Repetitions differ in all random numbers but P."""
+    def rounds(self, plan: Scheduled, rounds: int, repetition: int) -> Iterator[il.RoundState]:
         steepest = self.problem.high + self.lam * float(torch.linalg.matrix_norm(self.P, 2)) ** 2
-        method = LpProj(
-            p=2.0,
-            dim=self.dim,
-            lam=self.lam,
-            alternations=self.alternations,
-            server_rate=self.beta,
-            personal_lr=2 / (self.problem.low + steepest),  # the best for gradient descent
-            steps=CAP,
-            **plan.method,
-        )
-        return il.iterate(
-            method,
-            self.problem.task(),
-            self.problem.federation(repetition),
-            rounds=rounds,
-            sample=self.clients_per_round,
-            dtype="float64",
-            **plan.run,
-        )
+        personal_lr = 2 / (self.problem.low + steepest)  # the best for gradient descent
+        fields = {"dim": self.dim, "lam": self.lam, "personal_lr": personal_lr}
+        return self.follow(self.problem, plan, rounds, repetition, **fields)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..marks import Cell, Figure, beside
-from ..page import Claim, claim_of, page_from_text
+from ..page import Claim, claim_of, page_from_text, write_page
 from ..page import table as markdown_table
 from ..panels import Line, Panel, lines_of, new_picture
 from ..runs import scaled_runs, stored_runs
@@ -86,9 +86,6 @@ def write_missing(folder: Path, grid: AttackGrid | None = None, jobs: int = 0) -
 
 def _store(folder: Path, tables: Tables, grid: AttackGrid) -> list[Path]:
     """The page, its figures and its picture."""
-    text = folder / "robustness.md"
-    figures = folder / FIGURES
-    text.write_text(page(tables, grid), encoding="utf-8")
     settings = {
         "format": FORMAT,
         "rounds": grid.rounds,
@@ -97,8 +94,8 @@ def _store(folder: Path, tables: Tables, grid: AttackGrid) -> list[Path]:
         "methods": {title: METHODS[title].as_dict() for title in grid.methods},
     }
     stored = {"settings": settings, "tables": tables.as_dict()}
-    figures.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    return [text, figures, picture(tables, folder / "robustness.png")]
+    paths = write_page(folder, "robustness", page(tables, grid), stored)
+    return [*paths, picture(tables, folder / "robustness.png")]
 
 
 def page(tables: Tables, grid: AttackGrid) -> str:

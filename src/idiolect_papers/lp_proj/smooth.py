@@ -14,17 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import idiolect as il
-from idiolect import LpProj
-
 from ..closed_forms.convergence import Scheduled, Smooth, draw_rounds, step_weights
 from ..closed_forms.problems import Robust
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
 from ..runs import one_thread
 from ..theory import ConvergenceRun, Curve, guide, log_slope, spaced, train
+from .quadratic import TheoremCase
 
-CAP = 10_000  # gradient steps: never reached, so that every (3) is solved to ν
 FIRST = 8.0  # practical η̃_0: as large as F's own smoothness allows, λ L / (λ + L) < 1/4
 DRAWS = 200  # t* per repetition
 GRADIENT = "E ‖∇F(w_t*)‖²"
@@ -32,13 +29,10 @@ DRAWN = f"by {DRAWS} draws of t*"
 
 
 @dataclass(frozen=True)
-class Nonconvex:
-    """A problem and how lp-proj-2 is run on it, with the smallest λ that the theorems allow."""
+class Nonconvex(TheoremCase):
+    """A problem that is not convex, with the smallest λ that the theorems allow."""
 
     problem: Robust = field(default_factory=Robust)
-    clients_per_round: int = 2  # S
-    alternations: int = 2  # R
-    beta: float = 1.0
 
     @property
     def lam(self) -> float:
@@ -64,26 +58,11 @@ class Nonconvex:
     def slopes(self, plan: Scheduled, rounds: int, repetition: int) -> Tensor:  # -> [T]
         """||∇F(w_t)||² for t = 0 ... T - 1 of a run."""
         problem = self.problem
-        method = LpProj(
-            p=2.0,
-            dim=problem.dim,
-            projection="orthogonal",
-            lam=self.lam,
-            alternations=self.alternations,
-            server_rate=self.beta,
-            personal_lr=1 / (self.lam + problem.L),
-            steps=CAP,
-            **plan.method,
-        )
-        run: dict[str, Any] = {
-            "rounds": rounds,
-            "sample": self.clients_per_round,
-            "dtype": "float64",
-        }
-        federation = problem.federation(repetition)
+        fields = {"dim": problem.dim, "projection": "orthogonal", "lam": self.lam}
+        fields["personal_lr"] = 1 / (self.lam + problem.L)
+        run = self.follow(problem, plan, rounds, repetition, **fields)
+        w = torch.stack([now.server["w"] for now in run])[:-1]
         with one_thread():
-            steps = il.iterate(method, problem.task(), federation, **run, **plan.run)
-            w = torch.stack([now.server["w"] for now in steps])[:-1]
             parts = [problem.gradients(part, self.lam) for part in w.split(256)]
         return torch.cat(parts).square().sum(1)
 

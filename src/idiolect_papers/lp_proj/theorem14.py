@@ -17,7 +17,7 @@ from ..closed_forms import linear_solutions as solutions
 from ..closed_forms.convergence import Scheduled
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, one_thread
+from ..runs import Work
 from ..theory import ConvergenceRun, Curve, Slope, guide, spaced, train
 from .quadratic import QuadraticCase
 
@@ -75,14 +75,13 @@ class DistanceRun(ConvergenceRun):
         points = set(self.at())
         w, x = [], []
         since: list[float] = []
-        with one_thread():
-            for now in self.case.follow(self.schedule(), self.rounds, self.repetition):
-                since.append(float((now.server["w"] - solution.w).square().sum()))
-                if now.round in points:
-                    w.append(float(np.mean(since)))
-                    since = []
-                    away = now.private()["x"] - solution.x
-                    x.append(float(away.square().sum(1).mean()))
+        for now in self.case.rounds(self.schedule(), self.rounds, self.repetition):
+            since.append(float((now.server["w"] - solution.w).square().sum()))
+            if now.round in points:
+                w.append(float(np.mean(since)))
+                since = []
+                away = now.private()["x"] - solution.x
+                x.append(float(away.square().sum(1).mean()))
         return {"w": w, "x": x}
 
 
@@ -100,13 +99,12 @@ class InnerErrorRun(Work):
         problem, P = case.problem, case.P
         plan = Scheduled(lr=1e-12, nu=self.nu, batch=self.batch)  # w stays at 0
         errors = []
-        with one_thread():
-            for now in case.follow(plan, self.rounds, 0):
-                if now.round:
-                    w = now.server["w"]
-                    exact = solutions.tied(problem.hessians, problem.centres, case.lam, P, w)
-                    gap = (now.private()["x"] - exact) @ P.T  # (∇F_k - g_k) / λ
-                    errors.append(float(gap.square().sum(1).mean()))
+        for now in case.rounds(plan, self.rounds, 0):
+            if now.round:
+                w = now.server["w"]
+                exact = solutions.tied(problem.hessians, problem.centres, case.lam, P, w)
+                gap = (now.private()["x"] - exact) @ P.T  # (∇F_k - g_k) / λ
+                errors.append(float(gap.square().sum(1).mean()))
         return {"error": float(np.mean(errors))}
 
 

@@ -19,7 +19,6 @@ import torch
 from ..closed_forms.convergence import Scheduled, averaged, geometric_weights
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import one_thread
 from ..theory import ConvergenceRun, Curve, Slope, guide, log_slope, train
 from .quadratic import QuadraticCase
 
@@ -64,10 +63,9 @@ class AveragedRun(ConvergenceRun):
         step = self.step()
         plan = Scheduled(theory.local(step), self.nu, self.batch)
         rows = []
-        with one_thread():
-            for now in self.case.follow(plan, self.rounds, self.repetition):
-                rows.append(now.server["w"])
-            tied = now.private()["x"] @ self.case.P.T  # P x_k^T
+        for now in self.case.rounds(plan, self.rounds, self.repetition):
+            rows.append(now.server["w"])
+        tied = now.private()["x"] @ self.case.P.T  # P x_k^T
         w = torch.stack(rows)
         weights = geometric_weights(self.rounds, step * theory.mu_F / 2)
         return {

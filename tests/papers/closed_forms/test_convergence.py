@@ -133,7 +133,7 @@ def test_lpproj_with_the_schedules_of_theorem_14_comes_to_the_known_solution():
     exact = replace(SMALL, noise=0.0)
     case = QuadraticCase(problem=exact, dim=3, clients_per_round=exact.clients)
     theory = case.theory()
-    *_, last = case.follow(theory.scheduled(1, PRACTICAL * theory.kappa_F), 150, 0)
+    *_, last = case.rounds(theory.scheduled(1, PRACTICAL * theory.kappa_F), 150, 0)
     assert float((last.server["w"] - case.solved().w).square().sum()) < 1e-3 * theory.start
     away = (last.private()["x"] - case.solved().x).square().sum(1).mean()
     assert float(away) < 1e-3 * float(case.solved().x.square().sum(1).mean())
