@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...core.files import given_path, resume_command
-from ...core.knobs import SettingError
+from ...core.knobs import Knobs, SettingError, knob
 from ...core.registry import names_in
 from ...report.console import say
 from ...report.plots import curve_picture, default_panels, delay_picture
@@ -17,6 +18,7 @@ from ...report.targets import Goals, curve
 from ...run.identity import RunIdentity
 from ...run.plan import Plan
 from ...run.result import Result
+from ...run.settings import Settings
 from ...study.compare import Comparison
 from ...study.folders import COMPARE, SWEEP, TUNING, read_comparison, read_pipeline
 from ...study.load import load
@@ -122,67 +124,67 @@ def _place(directory: Path) -> Path:
     return directory / FINAL
 
 
+@dataclass(frozen=True)
+class ResumeOptions(Knobs):
+    """How a run is continued."""
+
+    force: bool = knob(
+        False, "also with changed code: the result may differ from that of an uninterrupted run"
+    )
+    trust: bool = knob(False, "run the user's own code (module:Name) that the directory names")
+
+
 def resume(argv: list[str]) -> None:
     """Continue an interrupted run."""
-    parser = Parser("resume", output=("json", "quiet", "clients_table"))
+    output = ("json", "quiet", "clients_table")
+    parser = Parser("resume", options=ResumeOptions, output=output)
     parser.add_argument("run", help="the run's directory")
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="also with changed code: the result may differ from that of an uninterrupted run",
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run the user's own code (module:Name) that the directory names",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        help="train up to this many rounds, more than before (default: as before)",
-    )
-    parser.add_argument("--threads", type=int, help="CPU threads (default: as before)")
-    parser.add_argument("--memory", type=float, help="GiB, as in: idiolect run")
+    fixed = {f.name for f in dataclasses.fields(Settings) if f.metadata["on_resume"] == "same"}
+    parser.add_fields("run", Settings, "settings that may change (default: as before)", fixed)
     parsed = parser.parse(argv)
     path = given_path(parsed.run, "run")
-    with names_in(path, parsed.trust):
-        _resume(path, parsed)
+    with names_in(path, parsed.options.trust):
+        _resume(path, parser.values(parsed, "run"), parsed.options.force, parsed.output)
 
 
-def _resume(path: Path, parsed: Any) -> None:
+def _resume(path: Path, changes: dict[str, Any], force: bool, output: Output) -> None:
     """Continue whatever the directory has."""
-    how: bool | str = "force" if parsed.force else True
-    output: Output = parsed.output
-    if (path / SWEEP).exists():
-        _refuse_changes(
-            parsed,
-            f"{path} is a sweep, whose runs stay as they are: another `idiolect sweep` with this "
-            "--directory adds to it",
-        )
-        resume_sweep(path, output)
-        return
-    if (path / TUNING).exists():
-        _refuse_changes(parsed, f"{path} is a tuning, whose runs stay as they are")
-        resume_tune(path, output)
-        return
+    of_single_runs = [*changes, *["force"] * force, *["clients_table"] * output.clients_table]
+    for file, kind, resume_many in (
+        (SWEEP, "sweep", resume_sweep),
+        (TUNING, "tuning", resume_tune),
+    ):
+        if (path / file).exists():
+            if of_single_runs:
+                raise SettingError(
+                    f"{of_single_runs[0]}: {path} is a {kind}, whose runs stay as they are; "
+                    f"`idiolect {file.removesuffix('.json')}` with this --directory may add to it"
+                )
+            resume_many(path, output)
+            return
+
+    def changed(plan: Plan) -> Plan:
+        return dataclasses.replace(plan, settings={**plan.settings, **changes})
+
+    how: bool | str = "force" if force else True
     if (path / COMPARE).exists():
         saved = read_comparison(path)
         if "plans" not in saved:
             raise _made_in_python(path, "compare")
         saved = {**BASELINES, **saved}
-        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
+        plans = [changed(Plan(**p)) for p in saved["plans"]]
         compare_plans(plans, saved, path, output, how)
         return
     if (path / "pipeline.json").exists():
         saved = read_pipeline(path)
         if "plans" not in saved:
             raise _made_in_python(path, "pipeline")
-        if parsed.rounds is not None:
+        if "rounds" in changes:
             raise SettingError(
-                f"rounds must be those of the stages (METHOD@ROUNDS), got {parsed.rounds}: {path} "
-                "is a pipeline"
+                "rounds must be those of the stages (METHOD@ROUNDS), got "
+                f"{changes['rounds']}: {path} is a pipeline"
             )
-        plans = [_changed(Plan(**p), parsed) for p in saved["plans"]]
+        plans = [changed(Plan(**p)) for p in saved["plans"]]
         pipeline_plans(plans, path, output, how)
         return
     if not (path / "settings.json").exists():
@@ -196,23 +198,7 @@ def _resume(path: Path, parsed: Any) -> None:
             f"resume: the data of {path} are with its sites; "
             "continue it with: idiolect deploy run FOLDER --resume"
         )
-    run_plan(_changed(plan, parsed), path, output, how)
-
-
-def _refuse_changes(parsed: Any, reason: str) -> None:
-    """Settings of a single run mean nothing for many of them."""
-    for name in ("rounds", "threads", "memory", "force"):
-        if getattr(parsed, name) not in (None, False):
-            raise SettingError(f"{name}: it is of single runs; {reason}")
-    if parsed.output.clients_table:
-        raise SettingError(f"clients_table: it is of single runs; {reason}")
-
-
-def _changed(plan: Plan, parsed: Any) -> Plan:
-    """The plan with the settings that the user changes."""
-    flags = {"rounds": parsed.rounds, "threads": parsed.threads, "memory": parsed.memory}
-    new = {name: value for name, value in flags.items() if value is not None}
-    return dataclasses.replace(plan, settings={**plan.settings, **new})
+    run_plan(changed(plan), path, output, how)
 
 
 def _made_in_python(path: Path, function: str) -> SettingError:
