@@ -190,6 +190,18 @@ class Parser(argparse.ArgumentParser):
         others = [g for g in self._action_groups if g not in groups]
         self._action_groups = [*others[:2], *groups, *others[2:]]
 
+    def add_run(self, without: Collection[str] = ()) -> None:
+        """The settings of a run, and how its model starts."""
+        for section in SECTIONS:
+            title = section.__name__.lower()
+            self.add_fields("run", section, title if title == "run" else f"run: {title}", without)
+        self.add_fields("task", Initial, "how the model starts")
+
+    def add_model(self, name: str | None) -> None:
+        """The options of a model; without a name, the data decide on one."""
+        if name:
+            self.add_fields("model", options_of(MODELS.find(name)), f"model {name}")
+
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """The command's arguments; its own options and output as objects."""
         switches = {s for a in self._actions if a.const == "true" for s in a.option_strings}
@@ -424,10 +436,7 @@ class TrainingParser(Parser):
         add("--data", help=f"data set: {', '.join(DATASETS)}, {own} (default synthetic)")
         add("--model", help=f"model: {', '.join(MODELS)}, {own} (default: chosen from the data)")
         add("--loss", help=f"loss: {', '.join(LOSSES)} (default: chosen from the data)")
-        for section in SECTIONS:
-            title = section.__name__.lower()
-            self.add_fields("run", section, title if title == "run" else f"run: {title}")
-        self.add_fields("task", Initial, "how the model starts")
+        self.add_run()
 
     def request(
         self, argv: list[str], method: str = "", file: SettingsFile | None = None
@@ -440,8 +449,7 @@ class TrainingParser(Parser):
         if data.endswith(TABLES):
             raise SettingError(f"data: {data!r} is a file; --data table --path {data}")
         self.add_fields("data", DATASETS.find(data), f"data {data}")
-        if model := peek(argv, "--model") or file.name("model"):
-            self.add_fields("model", options_of(MODELS.find(model)), f"model {model}")
+        self.add_model(peek(argv, "--model") or file.name("model"))
         if file.path is not None:
             file.check(self, method)
         return Request(self, self.parse(argv), file)

@@ -23,14 +23,11 @@ from ...data.prepare.columns import coded
 from ...data.read.tables import TableFile
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, certify, create
-from ...models import MODELS, options_of
 from ...report.console import say
 from ...report.tables import results_table
 from ...run.plan import Plan, row_spec
 from ...run.result import Result
-from ...run.settings import SECTIONS
 from ...study.load import load
-from ...task.initial import Initial
 from ...task.losses import LOSSES
 from ..options import Parser, peek, run_action
 from ..output import emit
@@ -73,12 +70,8 @@ def _init(argv: list[str]) -> None:
     name, named_fields, own = row_spec(peek(argv, "--method") or "fedavg")
     parser.add_method(name)
     parser.add_fields("deployment", Terms, "how the server deals with its sites")
-    ours = set(kinds_of(Terms))  # address and deadline are those of the deployment
-    for section in SECTIONS:
-        parser.add_fields("run", section, f"run: {section.__name__.lower()}", ours)
-    parser.add_fields("task", Initial, "how the model starts")
-    if model := peek(argv, "--model"):
-        parser.add_fields("model", options_of(MODELS.find(model)), f"model {model}")
+    parser.add_run(set(kinds_of(Terms)))  # address and deadline are those of the deployment
+    parser.add_model(peek(argv, "--model"))
     parsed = parser.parse(argv)
     options: InitOptions = parsed.options
     plan = Plan(
