@@ -18,7 +18,7 @@ import secrets
 import shlex
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
@@ -36,6 +36,23 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "PYTHONUNBUFFERED": "1",
 }
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """A run that the server is to carry out."""
+
+    order_id: str = field(metadata={"key": "id"})
+    directory: str
+    resume: bool
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What became of a run."""
+
+    order_id: str = field(metadata={"key": "id"})
+    error: str  # "" if it has ended well
 
 
 @dataclass(frozen=True)
@@ -63,6 +80,21 @@ class DeploymentFolder:
     @property
     def server(self) -> Path:
         return self.folder / "server"
+
+    @property
+    def request(self) -> Path:
+        """Which run is to be carried out: there until it has ended."""
+        return self.server / "wanted.json"
+
+    @property
+    def outcome(self) -> Path:
+        """What became of the last run."""
+        return self.server / "outcome.json"
+
+    @property
+    def log(self) -> Path:
+        """What the server has to say of its runs."""
+        return self.server / "said.txt"
 
     @property
     def runs(self) -> Path:

@@ -20,6 +20,7 @@ from ..engine.carriers import SiteCarrier
 from ..host.calls import FAILED, REFUSED, Call
 from .site.agreement import DTYPES, MOST_NAME, SiteCensus
 
+LOOK = 0.5  # seconds between two looks at who is there
 RETRY = 5.0  # seconds until a node that was left out is greeted again
 LOST = 10.0  # seconds until a silent node is greeted again: the message may be lost
 MOST_REASON = 500  # characters kept of a reason given by a site
@@ -136,10 +137,15 @@ class SiteRegistry:
         for ticket, frame in self.network.receive(seconds):
             self.receive_reply(ticket, frame)
 
-    @property
-    def talking(self) -> bool:
-        """Whether an answer is waited for."""
-        return bool(self._talks)
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Look at who is there until a condition holds; False where it does not in time."""
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                return False
+            self.look(LOOK)
+            time.sleep(0.0 if self._talks else LOOK)
+        return True
 
     def expecting(self, seconds: float) -> bool:
         """Whether a node contacted less than `seconds` ago has yet to answer.

@@ -20,11 +20,10 @@ from ..host.host import HostSettings
 from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
 from ..server.server import Server
-from .registry import RegisteredSite, SiteRegistry, census_of
+from .registry import LOOK, RegisteredSite, SiteRegistry, census_of
 
 GREETING = 10.0  # seconds in which those greeted before a round may answer
 SILENCE = 10.0  # seconds after which a site that says nothing is asked where it stands
-LOOK = 0.5  # seconds between two looks at who is there
 
 
 class TooFewSites(RuntimeError):
@@ -86,40 +85,39 @@ class SiteRounds(Rounds):
     def assemble(self) -> None:
         """Who takes part in the next round; TooFewSites where not enough come in time."""
         self._dismiss()
-        now = time.monotonic()
+        begin = time.monotonic()
         new = [site for site in self.sites if site.name not in self.registry.enrolled]
         for site in new:  # it has agreed just now, and may have to load its data
             self.registry.enrol(site)
-        first, end = now + min(self.deadline or self.wait, self.wait), now + self.wait
+        first = begin + min(self.deadline or self.wait, self.wait)
         self.registry.look()
         while self.registry.expecting(GREETING) or (
             not all(site.here for site in new) and time.monotonic() < first
         ):
             self.registry.look(LOOK)
             self._settle()
-        self._settle()
-        while self.here < self.least:
-            if time.monotonic() > end:
-                raise TooFewSites(
-                    f"sites: {self.here} of the {self.least} that a round needs are there, for "
-                    f"{self.wait:g} seconds; the run can be resumed when they are back"
-                )
-            self.registry.look(LOOK)
+
+        def enough() -> bool:
             self._settle()
-            time.sleep(0.0 if self.registry.talking else LOOK)
+            return self.here >= self.least
+
+        if not self.registry.wait_until(enough, begin + self.wait - time.monotonic()):
+            raise TooFewSites(
+                f"sites: {self.here} of the {self.least} that a round needs are there, for "
+                f"{self.wait:g} seconds; the run can be resumed when they are back"
+            )
 
     def check_complete(self) -> None:
         """Greet silent sites once more before the final evaluation; no site joins any more."""
         if not self.remote.no_replies:
             return
         self._dismiss()
-        end = time.monotonic() + self.wait
         self.registry.look()
-        while self.registry.expecting(GREETING) or (
-            self.here < self.least and time.monotonic() < end
-        ):
-            self.registry.look(LOOK)
-            time.sleep(0.0 if self.registry.talking else LOOK)
+
+        def answered() -> bool:
+            return not self.registry.expecting(GREETING) and self.here >= self.least
+
+        self.registry.wait_until(answered, max(self.wait, GREETING))
         for n, site in enumerate(self.sites):
             self.registry.network.nodes[n] = site.node
         self.remote.no_replies = {}

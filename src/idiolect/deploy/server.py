@@ -8,7 +8,6 @@ a server that was killed finds everyone again.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -42,7 +41,7 @@ from ..server.server import Server
 from ..task.task import Task
 from .config import Deployment, Terms, agreed_form
 from .registry import RegisteredSite, SiteRegistry, census_of
-from .rounds import LOOK, SiteRounds
+from .rounds import SiteRounds
 
 SITES = "sites.json"
 AGREEMENT = "agreement.json"  # the form of the data, as it was agreed
@@ -112,16 +111,12 @@ def gather(registry: SiteRegistry, deployment: Deployment) -> tuple[list[Registe
 
 def _until(registry: SiteRegistry, present: Callable[[], Collection[str]], terms: Terms) -> None:
     """Wait until as many sites are present as the terms require."""
-    end = time.monotonic() + terms.wait
-    while len(present()) < terms.sites:
-        if time.monotonic() > end:
-            names = ", ".join(sorted(present())) or "none"
-            raise SettingError(
-                f"sites: {len(present())} of {terms.sites} have agreed within {terms.wait:g} "
-                f"seconds ({names}); why others have not is above"
-            )
-        registry.look(LOOK)
-        time.sleep(0.0 if registry.talking else LOOK)
+    if not registry.wait_until(lambda: len(present()) >= terms.sites, terms.wait):
+        names = ", ".join(sorted(present())) or "none"
+        raise SettingError(
+            f"sites: {len(present())} of {terms.sites} have agreed within {terms.wait:g} "
+            f"seconds ({names}); why others have not is above"
+        )
 
 
 def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ... import data
-from ...core.documents import expect_fields
-from ...core.files import given_folder, given_path, read_json, write_json
+from ...core.documents import encode
+from ...core.files import given_folder, given_path, read_document, write_json
 from ...core.knobs import Knobs, SettingError, build, kinds_of, knob
 from ...core.types import leaves
 from ...data import DATASETS
 from ...data.prepare.columns import coded
 from ...data.read.tables import TableFile
 from ...deploy.config import Deployment, Terms
-from ...deploy.folder import DeploymentFolder, certify, create
+from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
 from ...report.console import say
 from ...report.tables import results_table
 from ...run.plan import Plan, row_spec
@@ -180,13 +180,12 @@ def _run(argv: list[str]) -> None:
     if pid is None:
         raise SettingError(f"server: it is not running; idiolect deploy server {layout.folder}")
     directory = _directory(layout, deployment, parsed)
-    log = layout.server / "said.txt"
-    at = log.stat().st_size if log.exists() else 0
-    request = {"id": secrets.token_hex(8), "directory": str(directory), "resume": parsed.resume}
-    if (layout.server / "wanted.json").exists():
+    at = layout.log.stat().st_size if layout.log.exists() else 0
+    order = RunOrder(secrets.token_hex(8), str(directory), parsed.resume)
+    if layout.request.exists():
         raise SettingError("server: a run is in progress; wait for it, or stop the server")
-    write_json(layout.server / "wanted.json", request)
-    error = _follow(layout, request["id"], at, parsed.output.quiet)
+    write_json(layout.request, encode(order))
+    error = _follow(layout, order, at, parsed.output.quiet)
     if error:
         raise SettingError(f"{error} (run directory: {directory})")
     result = load(directory)
@@ -209,22 +208,22 @@ def _directory(layout: DeploymentFolder, deployment: Deployment, parsed: Any) ->
     return directories[-1]
 
 
-def _follow(layout: DeploymentFolder, request_id: str, at: int, quiet: bool) -> str:
+def _follow(layout: DeploymentFolder, order: RunOrder, at: int, quiet: bool) -> str:
     """What the server says of the run until it has ended; why it could not, if so."""
-    log, outcome = layout.server / "said.txt", layout.server / "outcome.json"
     while True:
-        document = read_json(outcome) if outcome.exists() else {}
-        ended = isinstance(document, dict) and document.get("id") == request_id
-        if log.exists() and not quiet:
-            with log.open("rb") as file:
+        outcome = None
+        if layout.outcome.exists():
+            outcome = read_document(layout.outcome, RunOutcome)
+        if layout.log.exists() and not quiet:
+            with layout.log.open("rb") as file:
                 file.seek(at)
                 new = file.read()
             whole = new[: new.rfind(b"\n") + 1]
             at += len(whole)
             for line in whole.decode(errors="replace").splitlines():
                 say(line)
-        if ended:
-            return str(expect_fields(document, {"id": str, "error": str})["error"])
+        if outcome is not None and outcome.order_id == order.order_id:
+            return outcome.error
         if _pid(layout.server) is None:
             raise SettingError(
                 "server: it has been stopped; the run is resumed when it starts again"

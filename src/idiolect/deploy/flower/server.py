@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...core.documents import expect_fields
-from ...core.files import read_json, write_atomic, write_json
+from ...core.documents import encode
+from ...core.files import read_document, write_atomic, write_json
 from ...core.knobs import SettingError
 from ...core.text import shown
 from ...engine.carriers.flower import FlowerCarrier, require
@@ -26,14 +26,11 @@ from ...run.interrupts import Interrupted
 from ...run.result import Result
 from ..certificates import public_key
 from ..config import Deployment, Terms
-from ..folder import DeploymentFolder
+from ..folder import DeploymentFolder, RunOrder, RunOutcome
 from ..rounds import TooFewSites
 from ..server import serve
 from .clients import control, look_sooner, runtime
 
-WANTED = "wanted.json"
-OUTCOME = "outcome.json"
-SAID = "said.txt"  # what there is to say of the run
 LAST = "flower-run"  # the number of the Flower run that was started last
 LOOK = 0.5  # seconds
 
@@ -70,30 +67,23 @@ class FlowerServer:
         """Runs, one after the other, until the process is stopped."""
         self.register()
         while True:
-            request = self.wanted()
-            if request is None:
+            if not self.layout.request.exists():
                 time.sleep(LOOK)
                 continue
+            order = read_document(self.layout.request, RunOrder)
             self.register()
             error = ""
             try:
-                self.carry_out(request)
+                self.carry_out(order)
             except (SettingError, TooFewSites, CheckpointError) as problem:
                 error = str(problem)
-            write_json(self.layout.server / OUTCOME, {"id": request["id"], "error": error})
-            (self.layout.server / WANTED).unlink(missing_ok=True)
+            write_json(self.layout.outcome, encode(RunOutcome(order.order_id, error)))
+            self.layout.request.unlink(missing_ok=True)
 
-    def wanted(self) -> dict[str, Any] | None:
-        """The run that is to be carried out, if there is one."""
-        path = self.layout.server / WANTED
-        if not path.exists():
-            return None
-        return expect_fields(read_json(path), {"id": str, "directory": str, "resume": bool})
-
-    def carry_out(self, request: dict[str, Any]) -> Result:
+    def carry_out(self, order: RunOrder) -> Result:
         """One run, as a separate Flower run."""
-        directory = Path(request["directory"])
-        resume = request["resume"] or (directory / "settings.json").exists()
+        directory = Path(order.directory)
+        resume = order.resume or (directory / "settings.json").exists()
         deployment = Deployment.read(self.layout.folder)
         with FlowerTask(self) as grid:
             return serve(
@@ -109,7 +99,7 @@ class FlowerServer:
         """To who follows the run."""
         line = f"{time.strftime('%H:%M:%S')} {shown(text)}"
         print(line, flush=True)
-        with suppress(OSError), open(self.layout.server / SAID, "a") as file:
+        with suppress(OSError), open(self.layout.log, "a") as file:
             file.write(f"{line}\n")
 
 

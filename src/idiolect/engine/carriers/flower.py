@@ -13,7 +13,7 @@ from typing import Any
 from ...core.knobs import SettingError
 from . import EngineTraits, SiteCarrier
 
-ENGINE = EngineTraits("at real sites (see: deploy init)")
+ENGINE = EngineTraits("at the sites of a deployment")
 
 RECORD = "frame"  # of deploy/flower/relay.py: the one record in a message, and its one entry
 # seconds between two looks for replies: the first, and after a while; Flower's own loop waits for 3
