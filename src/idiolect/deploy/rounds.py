@@ -20,6 +20,7 @@ from ..host.host import HostSettings
 from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
 from ..server.server import Server
+from .config import Terms
 from .registry import LOOK, RegisteredSite, SiteRegistry, census_of
 
 GREETING = 10.0  # seconds in which those greeted before a round may answer
@@ -39,19 +40,13 @@ class SiteRounds(Rounds):
         registry: SiteRegistry,
         host_settings: HostSettings,
         form: TargetForm,  # of outputs and targets
-        *,
-        deadline: float = 0.0,
-        patience: float = PATIENCE,
-        least: int = 1,  # sites that a round needs
-        wait: float = 600.0,  # seconds in which they may come
-        sample_of: Callable[[int], int] = lambda eligible: eligible,  # clients heard, of this many
-        joined: Callable[[RegisteredSite], None] = lambda site: (
-            None
-        ),  # before a new site's first round
+        terms: Terms,
+        sample_of: Callable[[int], int],  # clients heard, of this many
     ):
         self.proxies: list[HostLike] = []
         self.sites: list[RegisteredSite] = []  # of each proxy
-        calls = HostCalls(registry.network, deadline, patience, SILENCE, strict=False)
+        patience = min(PATIENCE, terms.deadline)
+        calls = HostCalls(registry.network, terms.deadline, patience, SILENCE, strict=False)
         calls.on_unexpected = registry.receive_reply
         counters = server.contract.method.traits.counters
         self.remote = RemoteHosts(self.proxies, calls, counters, self._tell, self.present)
@@ -59,11 +54,10 @@ class SiteRounds(Rounds):
         self.registry = registry
         self.host_settings = host_settings
         self.form = form
-        self.deadline = deadline
-        self.least = least
-        self.wait = wait
+        self.terms = terms
         self.sample_of = sample_of
-        self.joined = joined
+        # called before a new site's first round
+        self.joined: Callable[[RegisteredSite], None] = lambda site: None
 
     def add(self, site: RegisteredSite) -> None:
         """A site with wire ids, as the next host."""
@@ -89,7 +83,7 @@ class SiteRounds(Rounds):
         new = [site for site in self.sites if site.name not in self.registry.enrolled]
         for site in new:  # it has agreed just now, and may have to load its data
             self.registry.enrol(site)
-        first = begin + min(self.deadline or self.wait, self.wait)
+        first = begin + min(self.terms.deadline, self.terms.wait)
         self.registry.look()
         while self.registry.expecting(GREETING) or (
             not all(site.here for site in new) and time.monotonic() < first
@@ -99,12 +93,12 @@ class SiteRounds(Rounds):
 
         def enough() -> bool:
             self._settle()
-            return self.here >= self.least
+            return self.here >= self.terms.least
 
-        if not self.registry.wait_until(enough, begin + self.wait - time.monotonic()):
+        if not self.registry.wait_until(enough, begin + self.terms.wait - time.monotonic()):
             raise TooFewSites(
-                f"sites: {self.here} of the {self.least} that a round needs are there, for "
-                f"{self.wait:g} seconds; the run can be resumed when they are back"
+                f"sites: {self.here} of the {self.terms.least} that a round needs are there, for "
+                f"{self.terms.wait:g} seconds; the run can be resumed when they are back"
             )
 
     def check_complete(self) -> None:
@@ -115,9 +109,9 @@ class SiteRounds(Rounds):
         self.registry.look()
 
         def answered() -> bool:
-            return not self.registry.expecting(GREETING) and self.here >= self.least
+            return not self.registry.expecting(GREETING) and self.here >= self.terms.least
 
-        self.registry.wait_until(answered, max(self.wait, GREETING))
+        self.registry.wait_until(answered, max(self.terms.wait, GREETING))
         for n, site in enumerate(self.sites):
             self.registry.network.nodes[n] = site.node
         self.remote.no_replies = {}

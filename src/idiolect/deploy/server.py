@@ -21,7 +21,6 @@ from ..core.knobs import SettingError
 from ..data.federation import Census
 from ..data.prepare.federated import bytes_of_sums, combine, means
 from ..engine.carriers import SiteCarrier
-from ..engine.retry import PATIENCE
 from ..host.host import HostSettings
 from ..host.metrics import form_of
 from ..host.remote_host import HostLike
@@ -229,22 +228,19 @@ class DeployedRun:
 
     def engine(self, server: Server, hosts: Sequence[HostLike], method: Method) -> SiteRounds:
         """What carries messages to the sites."""
-        terms = self.deployment.terms
         self.registry.network.nodes.clear()
         self.registry.terms = {
             "checksum": server.contract.checksum,
             "validation": self.host_settings.validation,
         }
+        form = form_of(self.census, self.task.criterion)
         engine = SiteRounds(
             server,
             self.registry,
             self.host_settings,
-            form_of(self.census, self.task.criterion),
-            deadline=terms.deadline,
-            patience=min(PATIENCE, terms.deadline),
-            least=terms.least,
-            wait=terms.wait,
-            sample_of=self.sampled,
+            form,
+            self.deployment.terms,
+            self.sampled,
         )
         for site in self.sites:
             engine.add(site)
