@@ -27,7 +27,7 @@ from torch import Tensor
 from ...core.knobs import SettingError
 from ...core.text import listed, note, shown
 from ..prepare.columns import DATE, NUMBER, coded, in_order, kind_of, numbers
-from .convert import RaggedSamples, as_numbers, each_leaf, is_sparse, read_array, read_tree, rows_of
+from .convert import RaggedSamples, as_numbers, each_leaf, is_sparse, read_array, read_tree
 from .ids import is_missing
 from .memory_maps import chunks
 from .sequences import IGNORED, pad_targets
@@ -75,7 +75,7 @@ def read_targets(
                 f"ignored must be left out with one target per sample, got {ignored}; "
                 "leave out samples without a target"
             )
-        return _one_per_sample(column, n, kind, len(names) or classes, names)
+        return _one_per_sample(column, kind, len(names) or classes, names)
     tree = read_tree(targets, "targets", n)
     if ignored is not None:
         tree = each_leaf(tree, "targets", lambda leaf, _: _mark_ignored(leaf, ignored))
@@ -143,10 +143,7 @@ def _squeezed(column: Any) -> Any:
     return column
 
 
-def _one_per_sample(column: Any, n: int, kind: str, classes: int | None, names: tuple) -> Targets:
-    rows = rows_of(column)
-    if rows != n:
-        raise SettingError(f"targets and clients differ in length: {rows}, {n}")
+def _one_per_sample(column: Any, kind: str, classes: int | None, names: tuple) -> Targets:
     if isinstance(column, Tensor) and column.dtype in (torch.bfloat16, torch.float16):
         column = column.float()
     if names:
