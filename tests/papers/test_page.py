@@ -1,6 +1,7 @@
 """Pages of experiments: claims and published cells beside ours, and the pages that list them."""
 
 import importlib
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import idiolect as il
 from idiolect_papers import EXPERIMENTS
+from idiolect_papers.experiments import KINDS
 from idiolect_papers.marks import Cell, Figure, marked
 from idiolect_papers.page import Claim, Page, glance, page_of, write_index
 from idiolect_papers.panels import Line, Panel
@@ -66,10 +68,12 @@ def test_stored_pages_of_theory_are_those_of_their_figures(tmp_path):
         assert write_index(copy).read_text() == before
 
 
-def test_every_experiment_can_be_found():
+def test_every_experiment_can_be_found_and_takes_its_options():
     for experiment in EXPERIMENTS.values():
         module, _, name = experiment.function.partition(":")
-        assert callable(getattr(importlib.import_module(f"idiolect_papers.{module}"), name))
+        write = getattr(importlib.import_module(f"idiolect_papers.{module}"), name)
+        scale = {"scale": "quick"} if KINDS[experiment.kind][1] else {}
+        inspect.signature(write).bind(Path(), **experiment.options, **scale)
 
 
 # -- published tables ------------------------------------------------------------------------------

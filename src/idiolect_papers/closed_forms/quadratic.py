@@ -173,18 +173,6 @@ class Problem:
         )
 
     # -- functions of θ --------------------------------------------------------------------------
-    def loss(self, theta: Tensor, w: Tensor) -> Tensor:  # theta[d], w[M, d_w] or w[d_w] -> [M]
-        """f_m(θ, w_m)."""
-        return 0.5 * self._residual(theta, w).square().sum(-1)
-
-    def grad(self, theta: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """(∇_θ f_m[M, d_theta], ∇_w f_m[M, d_w])."""
-        residual = self._residual(theta, w).unsqueeze(-1)
-        return (self.T.mT @ residual).squeeze(-1), (self.W.mT @ residual).squeeze(-1)
-
-    def _residual(self, theta: Tensor, w: Tensor) -> Tensor:
-        return self.T @ theta + (self.W @ w.unsqueeze(-1)).squeeze(-1) - self.t
-
     def best_w(self, theta: Tensor) -> Tensor:  # -> w[M, d_w]
         """w*_m(θ) = B⁺ (y - A θ); of several the one nearest to 0."""
         return (self._inverse @ (self.t - self.T @ theta).unsqueeze(-1)).squeeze(-1)
