@@ -159,6 +159,11 @@ class Link:
         at = self.channel.aggregate_at
         return None if at is None else self.channel.stages[at]
 
+    @property
+    def second_exchange(self) -> bool:
+        """Whether the server asks clients for the exact values of some coordinates."""
+        return self.aggregate_stage is not None and self.aggregate_stage.second_exchange
+
     def aggregate_parts(self, version: int) -> list[tuple[str, str, Form]]:
         """(part, prefix of what `aggregate_stage` keeps for it, the form this stage is given)."""
         at = self.channel.aggregate_at

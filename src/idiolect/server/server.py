@@ -188,8 +188,7 @@ class Server:
         is dropped from the whole round; the others are asked again if the question is another one
         without it, five times at most.
         """
-        stage = self.contract.link.aggregate_stage
-        if stage is None or not stage.second_exchange:
+        if not self.contract.link.second_exchange:
             return []
         if not current_round.asked:
             current_round.asked = True
@@ -306,8 +305,7 @@ class Server:
             raise RuntimeError(
                 f"the round of version {current_round.version} has been closed before"
             )
-        stage = self.contract.link.aggregate_stage
-        if stage is not None and stage.second_exchange and not current_round.asked:
+        if self.contract.link.second_exchange and not current_round.asked:
             raise RuntimeError("this channel has a second exchange: call ask() before close()")
 
     def _remember(self, current_round: Round, got: AdmittedMessages) -> None:
@@ -365,7 +363,7 @@ class Server:
         """The most bytes per client of a second exchange: the query, the answer, what was taken."""
         link = self.contract.link
         stage = link.aggregate_stage
-        if stage is None or not stage.second_exchange:
+        if stage is None or not link.second_exchange:
             return 0
         total = 0
         task = self.contract.task

@@ -407,16 +407,21 @@ class NextWordAccuracy(SampleMean):
 
 
 # -- of real targets -------------------------------------------------------------------------------
-@built_in
-class Rmse(SampleMean):
-    """The root of the mean squared error; of several targets the mean of their roots."""
+class TargetMean(SampleMean):
+    """A mean error of each target, and the mean over targets."""
 
-    name = "rmse"
     higher = False
     needs = "values"
 
     def columns(self, form: TargetForm) -> int:
         return form.targets
+
+
+@built_in
+class Rmse(TargetMean):
+    """The root of the mean squared error; of several targets the mean of their roots."""
+
+    name = "rmse"
 
     def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
         predicted, targets = samples.values
@@ -427,15 +432,10 @@ class Rmse(SampleMean):
 
 
 @built_in
-class Mae(SampleMean):
+class Mae(TargetMean):
     """The mean absolute error; of several targets the mean over them."""
 
     name = "mae"
-    higher = False
-    needs = "values"
-
-    def columns(self, form: TargetForm) -> int:
-        return form.targets
 
     def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
         predicted, targets = samples.values
