@@ -1,9 +1,8 @@
 """A site: the data owner's long-lived process. It holds data, model and private rows.
 
-rules (what may leave) · audit (what has left, counted on disk) · status (the same in plain words) ·
-state (the directory for all this) · data (the owner's) · agreement (the terms of a federation, and
-the contract they make here) · site (calls and replies) · socket_server · process (a site in the
-foreground)
+rules (what may leave) · state (the directory: what has left, counted and logged) · data (the
+owner's) · agreement (the terms of a federation, and the contract they make here) · site (calls and
+replies) · sockets · process (a site in the foreground, and its status in plain words)
 
 Calls, in their order (`idiolect.host.calls` has the frame, and the calls of a round):
 

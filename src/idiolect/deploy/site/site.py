@@ -67,7 +67,7 @@ class AgreedRun:
 
 
 class Site:
-    """Responder frames, one after the other; every reply passes through the rules.
+    """Answers frames, one after the other; every reply passes through the rules.
 
     A frame that comes twice in a row is answered once: the second gets the first one's reply.
     `tell` gets lines for the owner, in plain words.
@@ -382,13 +382,8 @@ _KINDS = {
     "evaluate": "asks for figures of the personal models",
     "evaluate_shared": "asks for figures of the shared model",
 }
-_INSIDE = (
-    "save",
-    "load",
-    "begin",
-    "arrived",
-    "release",
-)  # only for hosts of the same owner as the engine
+# only for hosts of the same owner as the engine
+_INSIDE = ("save", "load", "begin", "arrived", "release")
 
 
 def _check_version(theirs: Any) -> None:
