@@ -50,8 +50,8 @@ def test_odd_frames_are_prepared_the_same_after_a_round_trip(frame, scale, numbe
     options = {"client": "site", "target": "y", "split": "part", "scale": scale}
     try:
         f = Federation.from_frame(frame, **options, missing=missing)
-    except SettingError as error:  # of columns that carry nothing, by name
-        assert "no feature columns left" in str(error)
+    except SettingError as error:  # of columns that carry nothing, or next to nothing in training
+        assert "no feature columns left" in str(error) or "scaled, it is more than" in str(error)
         return
     made = f.preparation
     text = json.dumps(made.as_dict(), allow_nan=False)

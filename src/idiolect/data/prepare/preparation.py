@@ -184,8 +184,8 @@ class Preparation:
         if too_large.any():
             row = int(np.argmax(too_large))
             raise SettingError(
-                f"column {column.name!r} holds {numbers[row]:g} in row {row}, more than numbers "
-                "of 32 bits hold; only smaller ones are accepted"
+                f"column {column.name!r} holds {numbers[row]:g} in row {row}: scaled, it is more "
+                "than numbers of 32 bits hold; only smaller ones are accepted"
             )
 
     # -- as plain data ---------------------------------------------------------------------------
