@@ -183,8 +183,10 @@ class Record:
 
         What is saved may come from anyone: SettingError names what is wrong in it.
         """
-        if not isinstance(saved, dict):
-            raise SettingError("record: it is not an object")
+        try:
+            expect(saved, dict[str, Any])
+        except ValueError as error:
+            raise SettingError(f"record: {error}") from None
         if saved.get("format") != FORMAT:
             raise SettingError(
                 f"record: format must be {FORMAT}, which this version reads, "
