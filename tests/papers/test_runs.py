@@ -18,7 +18,9 @@ def small(monkeypatch):
     monkeypatch.setattr(golden, "METHODS", {"fedavg": None, "local": None, "lp-proj-1": None})
     title = "Synthetic(0, 0)"
     monkeypatch.setattr(golden, "FEDERATIONS", {title: golden.FEDERATIONS[title]})
-    case = projections.Case("synthetic", "linear", 5, 2, 1, {"clients": 4, "samples": 40})
+    options = {"clients": 4, "samples": 40}
+    small = {"clients_per_round": 2, "dim": 5, "rounds": 1}
+    case = projections.ProjectionCase("synthetic", "linear", options, **small)
     monkeypatch.setattr(projections, "FEDERATIONS", {title: case, projections.DIGITS: case})
     monkeypatch.setattr(projections, "KINDS", ("contiguous",))
     monkeypatch.setattr(projections, "DIMS", (5,))
@@ -91,21 +93,21 @@ def test_a_setting_that_stands_there_twice_is_a_mistake(tmp_path, stock):
 
 def test_rules_go_on_where_they_were(tmp_path, monkeypatch):
     monkeypatch.setattr(rules, "RULES", ("mean", "median"))
-    monkeypatch.setattr(rules, "by_clients", lambda text: {"n = 10": (1.5, "alike", text)})
-    monkeypatch.setattr(
-        rules, "by_share", lambda text: {"δ = 0.1": None, "δ = 0.2": (2.0, "a", "b")}
-    )
+    columns = {"δ = 0.1": (20, 2), "δ = 0.2": (20, 4)}, {"n = 10": (10, 1)}
+    monkeypatch.setattr(rules, "TABLES", dict(zip(rules.TABLES, columns, strict=True)))
+    results = {2: None, 4: (2.0, "a", "b"), 1: (1.5, "alike", "mimic")}  # by malicious clients
+    monkeypatch.setattr(rules, "worst", lambda text, n, f: results[f])
     whole = rules.write(tmp_path / "whole")
     done = []
-    real = rules.by_clients
 
-    def dying(text):
-        done.append(text)
-        if len(done) == 2:
-            raise MemoryError
-        return real(text)
+    def dying(text, n, f):
+        if n == 10:
+            done.append(text)
+            if len(done) == 2:
+                raise MemoryError
+        return results[f]
 
-    monkeypatch.setattr(rules, "by_clients", dying)
+    monkeypatch.setattr(rules, "worst", dying)
     with pytest.raises(MemoryError):
         rules.write(tmp_path / "parts")
     rules.write(tmp_path / "parts")
