@@ -7,7 +7,7 @@ An experiment says what is run. How is the same for all of them:
         page.write_text(...)
 
 `settings` has a `Plan` for every key: a line or a cell of the experiment's tables. Where that is
-not enough, a run is a `Work` of its own: `finished(jobs, folder, name)`.
+not enough, a run is a `Work` of its own: `train_all(jobs, folder, name)`.
 """
 
 from __future__ import annotations
@@ -215,19 +215,23 @@ class Work:
         return f"{type(self).__name__} {asdict(self)}"
 
 
-W = TypeVar("W", bound=Work)
-
-
-def finished(
-    jobs: Sequence[W], folder: Path, name: str, workers: int = 2
-) -> dict[W, dict[str, Any]]:
-    """The results of all runs, with progress on stderr.
+def train_all(jobs: Any, folder: Path, name: str, workers: int = 2) -> dict[Any, dict[str, Any]]:
+    """The results of all runs in nested dicts and lists, each once, with progress on stderr.
 
     They are stored while the experiment runs, so that the same command resumes it, and removed when
     all are there.
     """
+
+    def leaves(tree: Any) -> Iterator[Work]:
+        if isinstance(tree, Work):
+            yield tree
+        else:
+            for child in tree.values() if isinstance(tree, dict) else tree:
+                yield from leaves(child)
+
+    several = list(dict.fromkeys(leaves(jobs)))
     path = folder / f".{name}.jsonl"
-    with job_progress(jobs) as bar:
-        results = finish(jobs, path, workers, bar.report)
+    with job_progress(several) as bar:
+        results = finish(several, path, workers, bar.report)
     path.unlink(missing_ok=True)
     return results

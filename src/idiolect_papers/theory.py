@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from idiolect import interval
 
 from .panels import Line
-from .runs import Work, finished
+from .runs import Work
 
 W = TypeVar("W", bound=Work)
 Results = Mapping[W, Mapping[str, Any]]
@@ -158,15 +157,3 @@ def log_slope(x: Sequence[float], power: float) -> float:
     """The slope of ln(x) / x^power on logarithmic axes."""
     at = np.array(x, dtype=float)
     return float(np.polyfit(np.log(at), np.log(np.log(at) / at**power), 1)[0])
-
-
-def train(jobs: Any, folder: Path, name: str, workers: int) -> dict[Any, dict[str, Any]]:
-    """The results of all jobs in nested dicts and lists."""
-
-    def leaves(tree: Any) -> list[Work]:
-        if isinstance(tree, Work):
-            return [tree]
-        children = tree.values() if isinstance(tree, dict) else tree
-        return [job for child in children for job in leaves(child)]
-
-    return finished(list(dict.fromkeys(leaves(jobs))), folder, name, workers)

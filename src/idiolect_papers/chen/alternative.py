@@ -17,7 +17,7 @@ from ..closed_forms import logistic
 from ..marks import Figure
 from ..page import NOT_STATED, ORDER, Row, Verdict, page_from_text
 from ..panels import Line, Panel
-from ..theory import train
+from ..runs import train_all
 from .runs import (
     INNER_STEPS,
     LOCAL_STEPS,
@@ -200,7 +200,7 @@ def write(
     sizes = sizes or AlternativeSize()
     cells = list(sizes.cells())
     runs = [Descent(seed, **changes) for seed in range(descents)]
-    stored = train([runs, cells], folder, NAME, workers)
+    stored = train_all([runs, cells], folder, NAME, workers)
     gaps = np.array([stored[run]["gaps"] for run in runs])
     results = AlternativeResults(sizes, {cell: stored[cell] for cell in cells}, gaps)
     crossings = {key: results.crossings(key) for key in ("aer", "ier90")}

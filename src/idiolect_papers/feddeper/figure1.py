@@ -24,8 +24,7 @@ from idiolect.task import Loss, logits, shaped_as
 from ..closed_forms.problems import Means
 from ..page import page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, exact_rounds
-from ..theory import train
+from ..runs import Work, exact_rounds, train_all
 
 NAME = "feddeper-figure1"
 DECAY = 0.01  # of the support vector machine: (DECAY/2) ||x||²
@@ -174,7 +173,7 @@ def write(folder: Path, size: LocalStepsSize | None = None, workers: int = 2) ->
         s: [QuadraticRun(p, 1, steps, heard=n // 2, repetition=r) for r in range(size.repetitions)]
         for s, p in problems.items()
     }
-    results = train([machines, quadratics, whole, sampled], folder, NAME, workers)
+    results = train_all([machines, quadratics, whole, sampled], folder, NAME, workers)
     losses = {share: [results[job]["loss"] for job in jobs] for share, jobs in machines.items()}
     excess = {s: [results[job]["excess"] for job in jobs] for s, jobs in quadratics.items()}
     formula = {

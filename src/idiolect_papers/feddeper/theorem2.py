@@ -20,8 +20,8 @@ from ..closed_forms.convergence import Theorem2
 from ..closed_forms.problems import Means
 from ..page import ORDER, Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, exact_rounds
-from ..theory import Slope, spaced, train
+from ..runs import Work, exact_rounds, train_all
+from ..theory import Slope, spaced
 
 NAME = "feddeper-theorem2"
 
@@ -151,7 +151,7 @@ def write(folder: Path, size: Theorem2Size | None = None, workers: int = 2) -> l
         jobs[f"vanishing {lam}"] = {
             K: BallRun(K, rate=0.2 * (first_K / K) ** 0.5, lam=lam) for K in size.vanishing
         }
-    results = train(jobs, folder, NAME, workers)
+    results = train_all(jobs, folder, NAME, workers)
     balls = {
         name: {key: balls_of(job, results[job]) for key, job in group.items()}
         for name, group in jobs.items()

@@ -23,7 +23,7 @@ from idiolect import Ffgg, parse_delays, streams
 from ..closed_forms.quadratic import Problem, Quadratic
 from ..page import page_from_text
 from ..panels import Line, Panel
-from ..theory import train
+from ..runs import train_all
 from .runs import NormCurve, NormRun, norm_panel, problem_of
 
 NAME = "ffgg-figure3"
@@ -184,7 +184,7 @@ def write(folder: Path, size: Figure3Size | None = None) -> list[Path]:
             steps = tuned(problem, tau, mode, rounds, order)
             step_sizes[tau, mode] = steps
             jobs[tau, mode] = size.run(tau, mode, rounds, steps)
-    results = train(jobs, folder, NAME, size.workers)
+    results = train_all(jobs, folder, NAME, size.workers)
     outcomes = {key: results[job] for key, job in jobs.items()}
     staleness = {size.delays: outcomes[size.taus[0], SHARE]["staleness"]}
     if size.real_rounds:

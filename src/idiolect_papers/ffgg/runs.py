@@ -17,8 +17,7 @@ import idiolect as il
 from ..closed_forms.quadratic import Problem, Quadratic, QuadraticConstants
 from ..page import Row
 from ..panels import Line, Panel
-from ..runs import Work
-from ..theory import train
+from ..runs import Work, train_all
 
 FFGG, SCAFFOLD, LOCAL, L2GD = "FFGG", "SCAFFOLD", "Local GD", "L2GD"
 JOINT = "best with one w for all"
@@ -135,7 +134,7 @@ def train_curves(
     jobs: Mapping[K, Mapping[str, NormRun]], folder: Path, name: str, workers: int
 ) -> dict[K, Curves]:
     """The curve of every run, by label."""
-    results = train(dict(jobs), folder, name, workers)
+    results = train_all(dict(jobs), folder, name, workers)
     return {
         key: {label: NormCurve(label, results[job]["norms"]) for label, job in group.items()}
         for key, group in jobs.items()

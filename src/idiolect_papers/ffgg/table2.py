@@ -39,7 +39,7 @@ from ..marks import Cell, Figure
 from ..page import Page, page_from_text
 from ..panels import Line, Panel
 from ..published import read_rows, read_table
-from ..runs import Work, finished
+from ..runs import Work, train_all
 from ..texts import read_text
 
 SETS = ("FEMNIST", "GLDv2", "StackOverflow")
@@ -410,7 +410,7 @@ def measure(
     }
     search_seconds = dict.fromkeys(data_sets, 0.0)
     if size.first or size.rates:
-        search = finished(list(plans.values()), folder, f"{NAME}-search", size.workers)
+        search = train_all(list(plans.values()), folder, f"{NAME}-search", size.workers)
         for title, plan in plans.items():
             result = search[plan]
             rates = {row: (own["lr"],) for row, own in result["rows"].items()}
@@ -421,7 +421,7 @@ def measure(
         for title, plan in plans.items()
     }
     every = [job for by_seed in jobs.values() for job in by_seed]
-    results = finished(every, folder, NAME, size.workers)
+    results = train_all(every, folder, NAME, size.workers)
     out = {title: [dict(results[job]) for job in by_seed] for title, by_seed in jobs.items()}
     for title, by_seed in out.items():
         by_seed[0]["seconds"] += search_seconds[title]

@@ -20,8 +20,8 @@ from ..closed_forms import linear_regression as linear
 from ..closed_forms.problems import matrix_of
 from ..page import Facts, Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work
-from ..theory import Mean, banded, train
+from ..runs import Work, train_all
+from ..theory import Mean, banded
 from . import regression
 from .regression import DITTO, LPPROJ, PFEDME, malicious_of, play, tested
 
@@ -174,7 +174,7 @@ def measure(
     """What came out under every attack."""
     seeds = range(size.seeds)
     local = {attack: [AloneRun(attack, size, seed) for seed in seeds] for attack in attacks}
-    alone = train(local, folder, NAME, workers)
+    alone = train_all(local, folder, NAME, workers)
     lams: dict[str, list[float]] = {}
     tied = {}
     for attack, jobs in local.items():
@@ -185,7 +185,7 @@ def measure(
             TiedRuns(attack, size, seed, tuple(lams[attack]), ditto=seed < size.ditto_seeds)
             for seed in seeds
         ]
-    losses = train(tied, folder, NAME, workers)
+    losses = train_all(tied, folder, NAME, workers)
     outcomes = {}
     for attack in attacks:
         by_seed = [losses[job] for job in tied[attack]]

@@ -16,7 +16,8 @@ import numpy as np
 from ..closed_forms import linear_regression as linear
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..theory import Mean, banded, train
+from ..runs import train_all
+from ..theory import Mean, banded
 from .figure1 import AloneRun, AttackedSize, TiedRuns
 from .regression import LPPROJ
 
@@ -76,7 +77,7 @@ def measure(size: Remark17Size, folder: Path, workers: int) -> DimensionOutcome:
         for j in range(f.seeds):
             runs = TiedRuns(ATTACK, figure, j, size.lams, (LPPROJ,))
             jobs[dim, j] = (AloneRun(ATTACK, figure, j), runs)
-    results = train(jobs, folder, NAME, workers)
+    results = train_all(jobs, folder, NAME, workers)
     alone = linear.local_loss(f.setting)
     losses = np.zeros((len(size.lams), len(size.dims), f.seeds))
     formulas = losses.copy()

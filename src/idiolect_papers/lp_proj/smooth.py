@@ -18,8 +18,8 @@ from ..closed_forms.convergence import Scheduled, Smooth, draw_rounds, step_weig
 from ..closed_forms.problems import Robust
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import one_thread
-from ..theory import ConvergenceRun, Curve, guide, log_slope, spaced, train
+from ..runs import one_thread, train_all
+from ..theory import ConvergenceRun, Curve, guide, log_slope, spaced
 from .quadratic import TheoremCase
 
 FIRST = 8.0  # practical η̃_0: as large as F's own smoothness allows, λ L / (λ + L) < 1/4
@@ -128,7 +128,7 @@ def write_theorem13(
             ("S = 2, the theorem's η̃", base, True),
         )
     }
-    results = train(jobs, folder, name, workers)
+    results = train_all(jobs, folder, name, workers)
     curves = {label: Curve.over_runs(group, results) for label, group in jobs.items()}
     rows: list[Row] = [
         {
@@ -250,7 +250,7 @@ def write_theorem15(
             ("S = N, the theorem's η̃_0", everyone, True),
         )
     }
-    results = train(jobs, folder, name, workers)
+    results = train_all(jobs, folder, name, workers)
     curves = {
         label: Curve.over_rounds(group[0].at(), group, results) for label, group in jobs.items()
     }

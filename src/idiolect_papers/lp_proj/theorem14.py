@@ -17,8 +17,8 @@ from ..closed_forms import linear_solutions as solutions
 from ..closed_forms.convergence import Scheduled
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work
-from ..theory import ConvergenceRun, Curve, Slope, guide, spaced, train
+from ..runs import Work, train_all
+from ..theory import ConvergenceRun, Curve, Slope, guide, spaced
 from .quadratic import QuadraticCase
 
 NAME = "lp-proj-theorem14"
@@ -139,7 +139,7 @@ def write(folder: Path, size: Theorem14Size | None = None, workers: int = 2) -> 
     lemma = {
         dim: InnerErrorRun(replace(base, dim=dim), max(2, many * 5), 4, 1e-4) for dim in size.dims
     }
-    results = train([jobs, lemma], folder, NAME, workers)
+    results = train_all([jobs, lemma], folder, NAME, workers)
     curves = {key: Curve.over_rounds(group[0].at(), group, results) for key, group in jobs.items()}
     sampled, own, all_clients = curves["sampled"], curves["own"], curves["everyone"]
     betas = {beta: curves["β", beta] for beta in size.betas}

@@ -25,8 +25,8 @@ from ..closed_forms import linear_regression as linear
 from ..closed_forms.problems import matrix_of
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work
-from ..theory import Mean, banded, train
+from ..runs import Work, train_all
+from ..theory import Mean, banded
 from . import regression
 from .regression import FEDAVG, LOCAL, LPPROJ, PFEDME, models_of, play
 
@@ -190,7 +190,7 @@ def write(folder: Path, size: Theorem32Size | None = None, workers: int = 2) -> 
     seeds = range(size.seeds)
     over_lams = [LamRuns(size, seed) for seed in seeds]
     over_dims = {rho: [DimRuns(size, rho, seed) for seed in seeds] for rho in size.correlations}
-    results = train([over_lams, over_dims], folder, NAME, workers)
+    results = train_all([over_lams, over_dims], folder, NAME, workers)
     by_seed = [results[job] for job in over_lams]
     by_dim = {rho: [results[job] for job in jobs] for rho, jobs in over_dims.items()}
     lam = size.lams[-1]

@@ -19,7 +19,8 @@ import torch
 from ..closed_forms.convergence import Scheduled, averaged, geometric_weights
 from ..page import Row, page_from_text
 from ..panels import Line, Panel
-from ..theory import ConvergenceRun, Curve, Slope, guide, log_slope, train
+from ..runs import train_all
+from ..theory import ConvergenceRun, Curve, Slope, guide, log_slope
 from .quadratic import QuadraticCase
 
 NAME = "lp-proj-theorem9"
@@ -101,7 +102,7 @@ def write(folder: Path, size: Theorem9Size | None = None, workers: int = 2) -> l
     }
     for beta in size.betas:
         jobs[beta] = runs(size.rounds, replace(without_noise, beta=beta), 1, nu=EXACT)
-    results = train(jobs, folder, NAME, workers)
+    results = train_all(jobs, folder, NAME, workers)
     curves = {label: Curve.over_runs(group, results) for label, group in jobs.items()}
     sampled, own, noisy, floor = (curves[label] for label in ("sampled", "own", "noisy", "floor"))
     betas = {beta: curves[beta] for beta in size.betas}

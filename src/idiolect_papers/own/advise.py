@@ -19,7 +19,7 @@ from idiolect.data.sets.synthetic import Synthetic
 from ..closed_forms import logistic
 from ..page import NOT_STATED, Page, Row, Verdict, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work, finished
+from ..runs import Work, train_all
 from ..texts import read_text
 
 NAME = "advise-accuracy"
@@ -390,7 +390,7 @@ def write(folder: Path, size: AdviceSize | None = None, workers: int = 2) -> lis
     began = time.monotonic()
     size = size or AdviceSize()
     jobs = [CaseJob(case, size.gradients, size.seeds) for case in size.cases()]
-    results = finished(jobs, folder, NAME, workers)
+    results = train_all(jobs, folder, NAME, workers)
     outcomes = [results[job] for job in jobs]
     return reproduced(jobs, outcomes, size, time.monotonic() - began).write(folder)
 

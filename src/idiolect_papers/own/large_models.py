@@ -19,7 +19,7 @@ from idiolect.report import size
 
 from ..case import Case
 from ..page import Row, write_page
-from ..runs import Work, finished
+from ..runs import Work, train_all
 from ..texts import read_text
 from .memory import Live, resident_peak
 
@@ -257,5 +257,5 @@ class ModelJob(Work):
 def write(folder: Path) -> list[Path]:
     """Run everything (some minutes), and write large-models.md and large-models.json."""
     jobs = [ModelJob(model, method) for model in MODELS for method in METHODS]
-    results = list(finished(jobs, folder, "large", workers=1).values())
+    results = list(train_all(jobs, folder, "large", workers=1).values())
     return write_page(folder, "large-models", page(results), results)

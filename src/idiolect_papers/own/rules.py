@@ -19,7 +19,7 @@ from torch import Tensor
 from idiolect import Rule, rules, streams
 
 from ..page import Row, table, write_page
-from ..runs import Work, finished
+from ..runs import Work, train_all
 from ..texts import read_text
 
 CLIENTS = 20
@@ -232,7 +232,7 @@ class RuleJob(Work):
 def write(folder: Path) -> list[Path]:
     """Measure (under a minute) and write rules.md and rules.json."""
     jobs = {(table, rule): RuleJob(table, rule) for table in TABLES for rule in RULES}
-    results = finished(list(jobs.values()), folder, "rules", workers=1)
+    results = train_all(list(jobs.values()), folder, "rules", workers=1)
     stored = {
         title: {label(rule): results[jobs[title, rule]] for rule in RULES} for title in TABLES
     }

@@ -18,7 +18,7 @@ from idiolect.study import SplitCandidate
 
 from ..case import Case
 from ..page import Row, table, write_page
-from ..runs import Work, finished
+from ..runs import Work, train_all
 from ..texts import read_text
 
 STARTS = ("common", "random")  # of the private part: the pre-trained one, or anew (the paper)
@@ -145,7 +145,7 @@ Losses = dict[str, float | None]  # by part
 def write(folder: Path, cases: dict[str, SplitCase] = CASES) -> list[Path]:
     """Measure every case (some minutes) and write splits-checked.md and .json."""
     jobs = [SplitJob(title, case) for title, case in cases.items()]
-    stored = finished(jobs, folder, "splits", workers=1)
+    stored = train_all(jobs, folder, "splits", workers=1)
     results = {job.title: result for job, result in stored.items()}
     return write_page(folder, "splits-checked", page(results, cases), results)
 

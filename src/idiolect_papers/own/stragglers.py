@@ -23,8 +23,7 @@ from idiolect import FedAvg, Ffgg, Moment, Task, data, interval, models, run
 from ..closed_forms.quadratic import Quadratic
 from ..page import NOT_STATED, page_from_text
 from ..panels import Line, Panel
-from ..runs import Work
-from ..theory import train
+from ..runs import Work, train_all
 
 NAME = "async-stragglers"
 SYNC, ASYNC, BUFFERED = "synchronous", "asynchronous", "buffered"
@@ -160,7 +159,7 @@ def write(folder: Path, size: StragglerSize | None = None) -> list[Path]:
         ]
         for problem, name, mode in product(PROBLEMS, DELAYS, MODES)
     }
-    results = train(jobs, folder, NAME, size.workers)
+    results = train_all(jobs, folder, NAME, size.workers)
     times = {key: [results[job]["time"] for job in by_seed] for key, by_seed in jobs.items()}
     curves = {key: results[by_seed[0]]["curve"] for key, by_seed in jobs.items()}
 
@@ -215,7 +214,7 @@ def choose_rates(folder: Path, size: StragglerSize) -> dict[tuple[str, str], flo
         ]
         for problem, mode in product(PROBLEMS, MODES)
     }
-    results = train(jobs, folder, f"{NAME}-rates", size.workers)
+    results = train_all(jobs, folder, f"{NAME}-rates", size.workers)
     return {
         key: min(candidates, key=lambda job: results[job]["time"] or math.inf).rate
         for key, candidates in jobs.items()

@@ -26,7 +26,7 @@ from idiolect_papers.feddeper.theorem2 import BallRun
 from idiolect_papers.lp_proj.quadratic import QuadraticCase
 from idiolect_papers.lp_proj.smooth import Nonconvex
 from idiolect_papers.lp_proj.theorem14 import PRACTICAL
-from idiolect_papers.runs import Work, finished
+from idiolect_papers.runs import Work, train_all
 from idiolect_papers.theory import Slope
 from reference import iterates, lpproj_rates
 
@@ -310,7 +310,7 @@ def test_a_slope_is_that_of_a_power():
 
 def test_what_is_stored_of_an_experiment_goes_when_it_is_done(tmp_path):
     jobs = [QuadraticRun(replace(SMALL, noise=0.0), tau, total=4) for tau in (1, 2)]
-    results = finished(jobs, tmp_path, "example", workers=1)
+    results = train_all(jobs, tmp_path, "example", workers=1)
     assert list(results) == jobs
     assert not list(tmp_path.iterdir())
     assert isinstance(jobs[0], Work)
