@@ -53,8 +53,8 @@ class Ledger:
     the sum of admitted bytes is the byte counter.
 
     >>> ledger = Ledger(clients=3)
-    >>> ledger.sent_down(torch.tensor([0, 2]), bytes=108, values=21)
-    >>> ledger.sent_up(torch.tensor([2]), bytes=torch.tensor([50]), values=torch.tensor([10.5]))
+    >>> ledger.sent_down(torch.tensor([0, 2]), length=108, values=21)
+    >>> ledger.sent_up(torch.tensor([2]), lengths=torch.tensor([50]), values=torch.tensor([10.5]))
     >>> ledger.enter(RoundEntry(0, selected=2, admitted=1, missing={"silent": 1}, bytes=50))
     >>> ledger.counts["bytes_down"].tolist(), ledger.bytes, ledger.missing["silent"]
     ([108, 0, 108], 266, 1)
