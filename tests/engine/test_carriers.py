@@ -1,13 +1,16 @@
 """Local hosts, and hosts behind the frames of worker processes, do what every engine must."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import pytest
 
 from engine.engine_suite import EngineSuite
 from engine.loopback import Loopback, local_rounds, remote_rounds
+from idiolect.engine import carriers
 from idiolect.engine.carriers.processes import ProcessCarrier
 from idiolect.host.service import Service
+from idiolect.run.settings import Settings
 
 
 class TestLocal(EngineSuite):
@@ -95,3 +98,11 @@ def test_large_frames_in_both_directions_do_not_block_each_other(echo):
         replies += echo.receive(60.0)
     assert [ticket for ticket, _ in replies] == tickets
     assert all(reply == frame for _, reply in replies)
+
+
+def test_a_file_in_the_folder_of_carriers_is_an_engine_that_users_can_choose():
+    files = {path.stem for path in Path(carriers.__file__).parent.glob("*.py")} - {"__init__"}
+    assert set(carriers.ENGINES) == files
+    (engine,) = [field for field in fields(Settings) if field.name == "engine"]
+    for name, traits in carriers.ENGINES.items():
+        assert f"{traits.where} ({name})" in str(engine.metadata)
