@@ -27,6 +27,7 @@ from ..core.text import shown
 from ..report.progress import Meter, style_of
 from ..run.directory import on_disk
 from ..run.interrupts import SIGNALS, Interruption, finish_on_interrupt
+from ..run.plan import Plan
 
 Outcome = dict[str, Any]  # the result of a job, as JSON holds it
 RECORD = ("key", "job", "result")  # of a line
@@ -371,7 +372,7 @@ class JobProgress:
 
 def _kind(job: Job) -> Kind:
     plan = getattr(job, "plan", None)
-    return () if plan is None else (plan.data, plan.name)
+    return (plan.data, plan.name) if isinstance(plan, Plan) else ()
 
 
 @contextmanager
