@@ -6,6 +6,7 @@ import pytest
 
 from idiolect.report import progress as reporter
 from idiolect.report.progress import Meter
+from idiolect.run.plan import Plan
 from idiolect.study import jobs as progress
 from idiolect.study.jobs import JobProgress
 
@@ -23,7 +24,7 @@ class Run(SimpleNamespace):
 
 
 def runs(data, many):
-    plan = SimpleNamespace(data=data, name="fedavg")
+    plan = Plan("fedavg", data=data, name="fedavg")
     return [Run(plan=plan) for _ in range(many)]
 
 
