@@ -35,7 +35,7 @@ class HostUpdate:
     values: np.ndarray  # float64[S]: 32-bit words of each as the lp-proj paper counts
     trained: Tensor  # int64: wire ids of the clients that trained
     gradients: Tensor  # int64: gradient evaluations of each of them
-    counted: dict[str, Tensor] = field(default_factory=dict)  # int64 each: see Method.counted
+    counted: dict[str, Tensor] = field(default_factory=dict)  # int64 each: see Traits.counters
 
     @classmethod
     def merge(cls, updates: Sequence[HostUpdate]) -> HostUpdate:
