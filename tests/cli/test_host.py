@@ -18,6 +18,7 @@ from idiolect.cli.main import main
 from idiolect.deploy.models import load_exported
 from idiolect.deploy.site.rules import Rules
 from idiolect.host.calls import Call
+from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 
 
@@ -37,7 +38,8 @@ def trained(tmp_path_factory):
     plan = plan_of("ditto", dtype="float32")
     at.ask(agreement(plan, form()))
     data = at.site.agreed.federation
-    session = Session(plan.make_method(), plan.make_task(data), data, plan.make_settings(), 0, 77)
+    task = plan.make_task(data)
+    session = Session(prepare(plan.make_method(), task, data, plan.make_settings()), 0, 77)
     ids = [0, 1, 2]
     facts = {"wire_ids": ids, "checksum": session.contract.checksum, "validation": True}
     assert at.ask(Call("enrol", facts)).kind == "status"

@@ -21,6 +21,7 @@ from idiolect.deploy.site.sockets import exchange
 from idiolect.engine.rounds import Rounds
 from idiolect.host.calls import MOST_FRAME, Call
 from idiolect.run.plan import Plan
+from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 
 SRC = Path(__file__).parents[2] / "src"
@@ -122,7 +123,8 @@ def plan_of(method: str, fields: dict | None = None, **settings) -> Plan:
 def session_of(plan: Plan, federation, run: int = RUN) -> Session:
     """Server and hosts in this process."""
     settings = plan.make_settings()
-    return Session(plan.make_method(), plan.make_task(federation), federation, settings, 0, run)
+    parts = prepare(plan.make_method(), plan.make_task(federation), federation, settings)
+    return Session(parts, 0, run)
 
 
 def agreement(plan: Plan, form: dict, run: int = RUN) -> Call:

@@ -14,6 +14,7 @@ from idiolect.core.knobs import build
 from idiolect.host.host import Host, HostSettings
 from idiolect.host.scores import Scores
 from idiolect.methods import make_method
+from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 from idiolect.server.contract import Contract
@@ -67,7 +68,9 @@ def session(method: str, **settings) -> Session:
     """As a run makes it, malicious clients among the others."""
     chosen = make_method(method)
     given = {"batch": 8, "sample": 0 if chosen.traits.hears_all else 5} | settings
-    return Session(chosen, TASK, FEDERATION, build(Settings, given, "run"), seed=0, run=RUN)
+    return Session(
+        prepare(chosen, TASK, FEDERATION, build(Settings, given, "run")), seed=0, run=RUN
+    )
 
 
 # -- between server and hosts ----------------------------------------------------------------------

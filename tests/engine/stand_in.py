@@ -18,6 +18,7 @@ from idiolect.host.durable import Durable
 from idiolect.host.host import Host, HostSettings
 from idiolect.host.service import Service
 from idiolect.run.plan import Plan
+from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 
 
@@ -50,14 +51,10 @@ class StandIn:
     def agree(self, call: Call) -> Call:
         facts = call.facts
         plan = Plan.read(facts["plan"], "plan")
-        made = Session(
-            plan.make_method(),
-            plan.make_task(self.data),
-            self.data,
-            plan.make_settings(),
-            facts["seed"],
-            facts["run"],
+        parts = prepare(
+            plan.make_method(), plan.make_task(self.data), self.data, plan.make_settings()
         )
+        made = Session(parts, facts["seed"], facts["run"])
         self.made, self.run = made, facts["run"]
         clients = [
             {"id": id, **{s: int(self.data.sizes(s)[k]) for s in SPLITS}}

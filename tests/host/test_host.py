@@ -22,6 +22,7 @@ from idiolect import SettingError
 from idiolect.data.federation import Federation
 from idiolect.host.host import Host, HostSettings
 from idiolect.methods import make_method
+from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 
@@ -121,9 +122,8 @@ def without_validation(clients: list[int]) -> Federation:
 
 
 def trained(data: Federation, hosts: int) -> Session:
-    made = Session(
-        make_method("dichotomy"), TASK, data, Settings(batch=8, hosts=hosts), seed=0, run=7
-    )
+    settings = Settings(batch=8, hosts=hosts)
+    made = Session(prepare(make_method("dichotomy"), TASK, data, settings), seed=0, run=7)
     for _ in range(2):
         made.engine.advance()
     return made

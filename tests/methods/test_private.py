@@ -17,6 +17,7 @@ from idiolect.data.federation import SPLITS
 from idiolect.engine.carriers.local import LocalHosts
 from idiolect.host.host import Host
 from idiolect.methods import METHODS, make_method
+from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 from idiolect.testing import check_method, federation, task
@@ -58,7 +59,8 @@ SHOWN = {
 def session(name, **settings):
     method = make_method(name, **SMALL.get(name, {})) if isinstance(name, str) else name
     usual = {"sample": 0 if method.traits.hears_all else 4, "batch": 8, "hosts": 2, "chunk": 1}
-    return Session(method, task(), FEDERATION, build(Settings, usual | settings, "run"), 0, 7)
+    all_settings = build(Settings, usual | settings, "run")
+    return Session(prepare(method, task(), FEDERATION, all_settings), 0, 7)
 
 
 def train(made, hosts, rounds=2):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import idiolect as il
-from idiolect.run.validate import numbers_fit
+from idiolect.run.session import numbers_fit
 
 
 def test_a_step_size_that_the_precision_cannot_hold_is_refused():

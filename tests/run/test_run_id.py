@@ -10,6 +10,7 @@ from engine.setting import FEDERATION, TASK
 from idiolect.core.knobs import build
 from idiolect.methods import make_method
 from idiolect.run.identity import RunIdentity, run_number
+from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 from idiolect.server.server import Server
@@ -25,7 +26,8 @@ def session(id: str | None = SAME_ID, **settings) -> Session:
     identity = RunIdentity.of(METHOD, TASK, FEDERATION, chosen)
     if id:
         identity = replace(identity, id=id)
-    return Session(METHOD, TASK, FEDERATION, chosen, 0, run_number(identity.id, 0))
+    parts = prepare(METHOD, TASK, FEDERATION, chosen)
+    return Session(parts, 0, run_number(identity.id, 0))
 
 
 def replayed(here: Session, there: Session) -> Server:

@@ -31,11 +31,11 @@ from ..run.callbacks import Callbacks
 from ..run.directory import RunDirectory, checkpoint_folder
 from ..run.identity import RunIdentity, run_number
 from ..run.loop import Runner
+from ..run.prepare import prepare
 from ..run.result import Result
 from ..run.run import torch_threads
 from ..run.session import Session, Share
 from ..run.settings import Settings
-from ..run.validate import check
 from ..server.server import Server
 from ..task.task import Task
 from .config import Deployment, Terms, agreed_form
@@ -193,7 +193,7 @@ class DeployedRun:
         self.method = deployment.plan.make_method()
         self.census: Census = census_of(sites, NAME)
         self.task: Task = deployment.plan.make_task(self.census)
-        check(self.method, self.task, self.census, self.settings)
+        self.parts = prepare(self.method, self.task, self.census, self.settings)
         self.host_settings = HostSettings()
 
     def run(self, folder: RunDirectory, run_id: str, resume: bool) -> Result:
@@ -202,8 +202,7 @@ class DeployedRun:
         founders = census_of([site for site in self.sites if not site.joined], NAME)
         identity = RunIdentity.of(self.method, self.task, founders, self.settings, origin)
         identity = replace(identity, id=run_id)
-        parts = (self.method, self.task, self.census, self.settings)
-        runner = DeployedRunner(*parts, identity, {}, Callbacks(), placement=self)
+        runner = DeployedRunner(self.parts, identity, {}, Callbacks(), placement=self)
         runner.deployed = self
         runner.progress = self.progress
         threads = self.settings.threads

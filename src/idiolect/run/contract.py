@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
-from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from ..host.host import HostSettings
 from ..host.metrics import in_use
@@ -25,43 +20,25 @@ from .settings import Settings, fixed_on_resume
 
 
 def build_contract(
-    method: Method,
-    task: Task,
-    settings: Settings,
-    seed: int,
-    run: int,
-    classes: int,
-    *,
-    x0: Tensor | None = None,
-    device: str = "",
-    memory: float = 0.0,
-    scratch: Path | None = None,
+    method: Method, task: Task, settings: Settings, run: int, classes: int
 ) -> tuple[Contract, HostSettings]:
     """What server and hosts agree on for one seed of a run, and how a host works.
 
-    `x0` is the model to start from in place of a new one. `device` and `memory` (GiB) are those of
-    the settings unless the machine's owner has chosen others; neither is part of the contract.
+    `task` is as the seed computes it, on a device that is not part of the contract.
     """
-    numerics = settings.numerics(seed)
-    if device:
-        numerics = replace(numerics, device=torch.device(device))
-    bound = task.under(numerics)
-    if x0 is not None:
-        bound.begin_at(x0)
     optimizer = settings.client_optimizer
     fitted = None
     if not optimizer.plain:
-        fitted = optimizer.fit(bound.layout, method.step_coordinates(bound))
+        fitted = optimizer.fit(task.layout, method.step_coordinates(task))
     if optimizer.state == "private":
         method = WithOptimizerState(method, optimizer)
-    method = with_statistics(method, bound, settings.statistics)
-    contract = Contract(method, bound, settings.channel, run, settings_digest(settings))
+    method = with_statistics(method, task, settings.statistics)
+    contract = Contract(method, task, settings.channel, run, settings_digest(settings))
     metrics = in_use(settings.metrics, settings.metric, classes, task.criterion.name)
     return contract, HostSettings(
         batch=settings.batch,
         batching=settings.batching,
-        memory=int((memory or settings.memory) * 2**30),
-        scratch=scratch,
+        memory=int(settings.memory * 2**30),
         finetune_steps=settings.finetune_steps,
         finetune_lr=settings.finetune_lr,
         optimizer=fitted,

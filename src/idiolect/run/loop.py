@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,14 @@ import torch
 from ..core.documents import decode, expect_fields
 from ..core.knobs import SettingError
 from ..core.text import warn
-from ..data.federation import SPLITS, Federation
+from ..data.federation import SPLITS
 from ..host.baselines import per_client
 from ..host.lazy_federation import whole
 from ..host.metrics import described, direction, in_use
 from ..host.scores import COLLAPSE_LOSS, ENDS, Scores, summarise
-from ..method import Method
-from ..methods import batchnorm, label_of, name_of
-from ..methods.reductions import equal_to
+from ..methods import label_of, name_of
 from ..report.format import Figure
 from ..report.progress import RoundReport
-from ..task.task import Task
 from . import checkpoint
 from .callbacks import Callbacks, Moment
 from .directory import (
@@ -39,12 +36,12 @@ from .directory import (
 )
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
+from .prepare import RunParts
 from .record import Record, SeedRecord, client_rows
 from .result import Result
 from .round_log import Journal
-from .session import HostPlacement, People, Session, Start
+from .session import HostPlacement, Session, Start
 from .settings import Settings
-from .validate import numbers_fit, timing
 from .worker_hosts import WorkerHosts
 
 BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
@@ -56,10 +53,7 @@ clock = time.monotonic  # seconds
 class Runner:
     """Everything that a run's seeds have in common."""
 
-    method: Method
-    task: Task
-    federation: Federation
-    settings: Settings
+    parts: RunParts
     identity: RunIdentity
     start: dict[int, Start]
     callbacks: Callbacks
@@ -69,6 +63,10 @@ class Runner:
     longer: bool = False  # a resumed run that has more rounds than before
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
     placement: HostPlacement | None = None  # the sites that have the data, where they are not here
+
+    @property
+    def settings(self) -> Settings:
+        return self.parts.settings
 
     @property
     def seeds(self) -> range:
@@ -136,7 +134,7 @@ class Runner:
         else:
             self.best_in, keeper = folder.path if folder else None, None
         source = self._load if self.best_in else None
-        result = Result(record, source, self.identity, self.federation, keeper)
+        result = Result(record, source, self.identity, self.parts.federation, keeper)
         with finish_on_interrupt("finishing this round, then saving") as interrupted:
             for seed in self.seeds:
                 session = self.session(seed, folder)
@@ -164,19 +162,14 @@ class Runner:
         return result
 
     def _blank_record(self) -> Record:
-        method = self.method
-        s = self.settings
-        eligible = len(People.of(self.federation, s, s.seed).eligible)
-        clients_heard = s.sampled(eligible, method.traits.hears_all)
-        bound = self.task.under(s.numerics(s.seed))
-        notes = method.report(bound, eligible, clients_heard)
-        if words := equal_to(method, bound):
-            notes["equal_to"] = {"warning": f"{label_of(method)}: {words}"}
-        if bound.statistics is not None:
-            notes["statistics"] = batchnorm.described(method, bound, s.statistics)
-        used = in_use(s.metrics, s.metric, self.federation.classes, self.task.criterion.name)
-        if s.asynchronous or s.delays is not None:
-            notes["timing"] = timing(method, s, eligible, clients_heard)
+        parts, s = self.parts, self.settings
+        method, federation, criterion = (
+            parts.method,
+            parts.federation,
+            parts.task.criterion,
+        )
+        used = in_use(s.metrics, s.metric, federation.classes, criterion.name)
+        notes = parts.notes()
         for note in notes.values():
             if note.get("warning"):
                 warn(note["warning"])
@@ -184,8 +177,8 @@ class Runner:
             notes["chosen"] = {"loss": self.note}
         baseline: list[float] = []  # what each client's own constant answer reaches
         if self.placement is None:
-            figure = s.metric or ("accuracy" if self.federation.classes else "loss")
-            baseline = per_client(self.federation, self.task.criterion, used, figure)
+            figure = s.metric or ("accuracy" if federation.classes else "loss")
+            baseline = per_client(federation, criterion, used, figure)
         return Record(
             method=name_of(method),
             label=label_of(method),
@@ -197,7 +190,7 @@ class Runner:
             notes=notes,
             environment=self.starts[-1],
             starts=self.starts,
-            heard={"clients": clients_heard, "of": eligible},
+            heard={"clients": parts.clients_heard, "of": parts.eligible},
             metrics=described(used),
             baseline=baseline,
         )
@@ -208,17 +201,11 @@ class Runner:
         placement = self.placement
         if placement is None and not here and self.settings.carrier.remote:
             placement = WorkerHosts(self.settings, self.identity.origin, seed, path)
-        return Session(
-            self.method,
-            self.task,
-            whole(self.federation) if here else self.federation,
-            self.settings,
-            seed,
-            run_number(self.identity.id, seed),
-            path,
-            self.start.get(seed),
-            placement=placement,
-        )
+        parts = self.parts
+        if here:
+            parts = replace(parts, federation=whole(parts.federation))
+        run = run_number(self.identity.id, seed)
+        return Session(parts, seed, run, path, self.start.get(seed), placement=placement)
 
     def _load(self, seed: int, best: bool) -> Session:
         """A finished seed's models, from its checkpoint."""
@@ -288,8 +275,7 @@ class SeedRun:
                 raise interrupted.stop(
                     f"stopped after round {session.rounds} of {s.rounds} (seed {record.seed})"
                 )
-            with numbers_fit(s.dtype):
-                session.engine.advance(s.schedule.factors(session.rounds, s.rounds))
+            session.advance()
             self.journal.grow(len(server.roster))
             evaluated = bool(s.eval_every) and (
                 session.rounds % s.eval_every == 0 or session.rounds == s.rounds
@@ -517,7 +503,7 @@ class SeedRun:
         }
         moment = Moment(
             event,
-            label_of(self.runner.method),
+            label_of(self.runner.parts.method),
             record.seed,
             self.session.rounds,
             self.settings.rounds,

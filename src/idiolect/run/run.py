@@ -24,11 +24,12 @@ from .identity import RunIdentity
 from .interrupts import Interrupted
 from .loop import Runner
 from .plan import AnyMethod, AnyModel, read_method, read_task, refuse_without_sites
+from .prepare import prepare
 from .result import Result
 from .session import Session, Start
 from .settings import Settings
 from .typed_settings import RunSettings
-from .validate import check, check_stops, numbers_fit
+from .validate import check_stops
 
 __all__ = ["Interrupted", "RoundState", "iterate", "run"]
 
@@ -80,15 +81,14 @@ def run(
     refuse_without_sites(method_object, run_settings)
     if not run_settings.carrier.loads_data:
         federation = with_samples(federation)
-    check(method_object, whole, federation, run_settings)
+    with torch_threads(run_settings.threads):
+        parts = prepare(method_object, whole, federation, run_settings)
     check_stops(run_settings, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     if resume not in (True, False, "force"):
         raise SettingError(f"resume must be True, False or 'force', got {resume!r}")
     identity = RunIdentity.of(method_object, whole, federation, run_settings, origin, start)
-    runner = Runner(
-        method_object, whole, federation, run_settings, identity, start or {}, callbacks, note
-    )
+    runner = Runner(parts, identity, start or {}, callbacks, note)
     with run_progress(
         progress, name_of(method_object), run_settings.seed, run_settings.seeds, run_settings.rounds
     ) as report:
@@ -153,13 +153,10 @@ def iterate(
     """
     method_object = read_method(method)
     run_settings = build(Settings, dict(settings), "run")
-    check(method_object, task, federation, run_settings)
-    session = Session(method_object, task, federation, run_settings, run_settings.seed, 0)
+    parts = prepare(method_object, task, federation, run_settings)
+    session = Session(parts, run_settings.seed, 0)
     server = session.server
     yield RoundState(0, server.state, session)
     while session.rounds < run_settings.rounds:
-        with numbers_fit(run_settings.dtype):
-            session.engine.advance(
-                run_settings.schedule.factors(session.rounds, run_settings.rounds)
-            )
+        session.advance()
         yield RoundState(session.rounds, server.state, session)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..attacks import Attack, chosen
+from ..attacks import Attack
 from ..attacks.malicious import MaliciousHost, Observer, WatchedHost
-from ..core import streams
 from ..core.documents import decode, expect
 from ..core.knobs import SettingError
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
@@ -30,34 +30,15 @@ from ..host.remote_host import HostLike
 from ..method import Method
 from ..server.asynchronous import AsyncServer
 from ..server.contract import Contract
-from ..server.roster import Roster, select
+from ..server.roster import Roster
 from ..server.server import Server
 from ..task.task import Task
 from . import checkpoint as checkpoints
 from .checkpoint import Bound, Checkpoint
 from .contract import build_contract
 from .identity import RunIdentity
+from .prepare import People, RunParts, concurrency
 from .settings import Settings
-
-
-@dataclass(frozen=True)
-class People:
-    """Which clients play which part in a seed; wire ids, which are positions in the federation."""
-
-    held_out: Tensor  # kept out of training: the same for every seed
-    eligible: Tensor  # may take part: not held out, with training data
-    malicious: Tensor  # among the eligible
-    evaluated: Tensor  # the honest ones that are not held out
-
-    @classmethod
-    def of(cls, federation: Federation, settings: Settings, seed: int) -> People:
-        everyone = torch.arange(federation.clients)
-        keys = streams.name_keys(federation.names)
-        held_out = select(settings.seed, 0, keys, everyone, settings.held_out, "held out")
-        inside = everyone[~torch.isin(everyone, held_out)]
-        eligible = inside[federation.sizes("train")[inside] > 0]
-        malicious = chosen(seed, keys, eligible, settings.malicious_among(len(eligible)))
-        return cls(held_out, eligible, malicious, inside[~torch.isin(inside, malicious)])
 
 
 @dataclass(frozen=True)
@@ -118,10 +99,7 @@ class Session:
 
     def __init__(
         self,
-        method: Method,
-        task: Task,
-        federation: Federation,
-        settings: Settings,
+        parts: RunParts,
         seed: int,
         run: int,
         scratch: Path | None = None,
@@ -129,22 +107,20 @@ class Session:
         started: bool = False,
         placement: HostPlacement | None = None,
     ):
+        federation, settings = parts.federation, parts.settings
         self.seed = seed
+        self.settings = settings
         self.people = People.of(federation, settings, seed)
         tests = federation.sizes("test")[self.people.evaluated]
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
         # from an earlier stage, not from a new model; its start is given here or in a checkpoint
         self.started = started or start is not None
-        self.keeps_start = self.started or starts_in_checkpoint(task)
+        self.keeps_start = self.started or starts_in_checkpoint(parts.task)
+        task = parts.task_of(seed)
+        if start is not None:
+            task.begin_at(start.x0)
         self.contract, host_settings = build_contract(
-            method,
-            task,
-            settings,
-            seed,
-            run,
-            federation.classes,
-            x0=start.x0 if start else None,
-            scratch=scratch,
+            parts.method, task, settings, run, federation.classes
         )
         method = self.contract.method
         roster = Roster()
@@ -171,6 +147,7 @@ class Session:
         self.metrics = host_settings.metrics
         host_settings = replace(
             host_settings,
+            scratch=scratch,
             chunk=settings.chunk,
             repeats=False,  # no round is requested again after it was concluded
             validation=bool(federation.sizes("valid").any()),
@@ -214,6 +191,12 @@ class Session:
     def roster(self) -> Roster:
         """Who takes part."""
         return self.server.roster
+
+    def advance(self) -> None:
+        """One round."""
+        s = self.settings
+        with numbers_fit(s.dtype):
+            self.engine.advance(s.schedule.factors(self.rounds, s.rounds))
 
     # -- models, for their owners ----------------------------------------------------------------
     def personal(self, client: Id) -> Tensor:  # -> x[d]
@@ -351,6 +334,20 @@ class Session:
             host.release()
 
 
+@contextmanager
+def numbers_fit(dtype: str) -> Iterator[None]:
+    """A product of settings that overflows is a SettingError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "without overflow" not in str(error):
+            raise
+        raise SettingError(
+            f"method: its step sizes and weights multiply to more than {dtype} holds; "
+            "choose smaller ones, or dtype float64"
+        ) from None
+
+
 def build_engine(
     server: Server, group: LocalHosts | RemoteHosts, settings: Settings, method: Method
 ) -> Engine:
@@ -361,11 +358,6 @@ def build_engine(
     pace = Pace(concurrency(method, settings, eligible, server.sample), settings.next_client)
     arrivals = AsyncServer(server, settings.staleness, settings.buffer, settings.change_from)
     return Arrivals(server, group, arrivals, pace, settings.delays)
-
-
-def concurrency(method: Method, s: Settings, eligible: int, clients_heard: int) -> int:
-    """How many clients are at work at any time."""
-    return s.concurrency or (eligible if method.traits.trains == "everyone" else clients_heard)
 
 
 def starts_in_checkpoint(task: Task) -> bool:

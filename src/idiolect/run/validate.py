@@ -3,86 +3,28 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..channels.link import Link
 from ..core.knobs import SettingError, nearest, scalable
 from ..core.text import warn
 from ..core.types import Tree, arguments, leaves, map_tree
 from ..data.federation import Federation
-from ..engine.delays import ConstantDelay, delays_text
-from ..host.lazy_federation import LazyFederation
-from ..host.metrics import check_metrics
 from ..method import Method
 from ..methods import name_of
 from ..server.contract import Contract
-from ..server.staleness import staleness_text
 from ..server.streaming_mean import StreamingPlan
 from ..task.buffers import mixes_samples
 from ..task.client_optimizer import ClientOptimizer, scale_factors
 from ..task.losses import CrossEntropy, Squared, classes_last, logits, shaped_as
-from ..task.task import Numerics, Task
-from .session import People, concurrency
+from ..task.task import Task
 from .settings import DTYPES, Settings
-
-
-def check(method: Method, task: Task, federation: Federation, s: Settings) -> None:
-    """Refuse what cannot work, with the field, the value and what would be accepted."""
-    if task.numerics != Numerics():
-        raise SettingError(
-            "task: it has a device, precision, kernel, clipping, weight decay or seed of its own; "
-            "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
-        )
-    method.check(task)
-    check_optimizer(method, task, s.client_optimizer)
-    check_schedule(method, task, s)
-    for note in task.initial.notes(task.module, random=not isinstance(task.model, nn.Module)):
-        warn(note)
-    _check_numbers(method, s)
-    if federation.clients == 0:
-        raise SettingError("clients: the federation is empty; at least one client is needed")
-    if s.held_out >= federation.clients:
-        raise SettingError(
-            f"held_out must be less than the {federation.clients} clients, got {s.held_out}"
-        )
-    s.client_weights.of(federation.names)
-    bare = dataclasses.replace(s, attack=None, malicious=0.0)
-    eligible = len(People.of(federation, bare, s.seed).eligible)
-    if not eligible:
-        raise SettingError("data: no client has a training sample (those held out do not count)")
-    clients_heard = s.sampled(eligible, method.traits.hears_all)
-    if s.quorum > clients_heard and not s.asynchronous:
-        raise SettingError(
-            f"quorum must be at most the {clients_heard} clients heard per round, got {s.quorum}"
-        )
-    if not s.asynchronous:
-        s.rule.check(clients_heard)
-    s.malicious_among(eligible)
-    bound = task.under(s.numerics(s.seed))
-    link = Link.fit(s.channel, method, bound)
-    if s.asynchronous:
-        check_asynchronous(method, bound, link, s, eligible, clients_heard)
-    for warning in link.check():
-        warn(warning)
-    if link.aggregate_stage is not None and not method.traits.linear:
-        warn(
-            "channel: this method's server step is not linear in the messages, "
-            "and the channel decodes their sum only"
-        )
-    _check_memory(method, bound, s, clients_heard)
-    if isinstance(federation, LazyFederation):  # where its samples are they were tried already
-        return
-    check_model(bound, federation, s.batch, s.batching)
-    check_metrics(bound, federation, s.metrics, s.metric)
 
 
 def check_stops(settings: Settings, federation: Federation) -> None:
@@ -156,7 +98,7 @@ def _forms(method: Method, task: Task) -> list:
     return [method.message(task), method.traits.trains, *shapes]
 
 
-def _check_numbers(method: Method, s: Settings) -> None:
+def check_numbers(method: Method, s: Settings) -> None:
     """Refuse a number that torch cannot hold in the run's precision."""
     steps = {
         name: getattr(s, name) for name in ("clip", "weight_decay", "server_lr", "finetune_lr")
@@ -169,21 +111,7 @@ def _check_numbers(method: Method, s: Settings) -> None:
             )
 
 
-@contextmanager
-def numbers_fit(dtype: str) -> Iterator[None]:
-    """A product of settings that overflows is a SettingError."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "without overflow" not in str(error):
-            raise
-        raise SettingError(
-            f"method: its step sizes and weights multiply to more than {dtype} holds; "
-            "choose smaller ones, or dtype float64"
-        ) from None
-
-
-def _check_memory(method: Method, task: Task, s: Settings, clients_heard: int) -> None:
+def check_memory(method: Method, task: Task, s: Settings, clients_heard: int) -> None:
     """Say it where a round's messages exceed the memory and cannot be summed as they arrive."""
     plan = StreamingPlan.of(
         Contract(method, task, s.channel, 0), s.rule, clients_heard, int(s.memory * 2**30)
@@ -209,9 +137,9 @@ def physical_memory() -> float:
 
 
 def check_asynchronous(
-    method: Method, task: Task, link: Link, s: Settings, eligible: int, clients_heard: int
+    method: Method, task: Task, link: Link, s: Settings, eligible: int, busy: int
 ) -> None:
-    """Refuse what makes no sense when messages are used one by one."""
+    """Refuse what makes no sense when messages are used one by one; `busy`: clients at work."""
     if reason := why_not(method, task):
         raise SettingError(
             f"timing must be 'rounds' for {name_of(method)}, got 'arrivals': {reason}"
@@ -236,7 +164,6 @@ def check_asynchronous(
         raise SettingError(
             f"quorum must be at most the {s.buffer} messages of a step (buffer), got {s.quorum}"
         )
-    busy = concurrency(method, s, eligible, clients_heard)
     if busy > eligible:
         raise SettingError(
             f"concurrency must be at most the {eligible} clients that can take part, got {busy}"
@@ -246,26 +173,6 @@ def check_asynchronous(
             f"concurrency must be 0 or all {eligible} clients for {name_of(method)}, of which "
             f"everyone trains at all times, got {busy}"
         )
-
-
-def timing(method: Method, s: Settings, eligible: int, clients_heard: int) -> dict[str, Any]:
-    """What a reader of the result should know of its clock and of its rounds."""
-    clock = (
-        "seconds" if s.carrier.remote else f"simulated, {delays_text(s.delays or ConstantDelay())}"
-    )
-    if not s.asynchronous:
-        return {
-            "text": f"time is {clock}; a round takes as long as the slowest client that it hears"
-        }
-    busy = concurrency(method, s, eligible, clients_heard)
-    steps = "each message" if s.buffer == 1 else f"{s.buffer} messages"
-    weight = staleness_text(s.staleness)
-    return {
-        "concurrency": busy,
-        "text": f"asynchronous: a round is {clients_heard:,} arrivals; {busy:,} clients at work "
-        f"at any time; a step of the server for {steps}, weight by staleness {weight}; "
-        f"time is {clock}",
-    }
 
 
 def why_not(method: Method, task: Task) -> str:

@@ -33,9 +33,9 @@ from ..host.service import HostRecipe
 from ..method import Method
 from ..server.server import Server
 from .plan import Plan
+from .prepare import prepare
 from .session import Share, build_engine, data_of_clients
 from .settings import Settings
-from .validate import check
 
 HOSTS = ".hosts"  # in a run directory: rows of hosts that are at work
 
@@ -162,7 +162,7 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
     plans = [Plan.read(document, "origin") for document in documents]
     task = plans[0].make_task(data)
     for plan in plans:
-        check(plan.make_method(), task, data, plan.make_settings())
+        prepare(plan.make_method(), task, data, plan.make_settings())
     s = plans[0].make_settings()
     used = in_use(s.metrics, s.metric, data.classes, task.criterion.name)
     baseline = trivial(data, task.criterion, used)

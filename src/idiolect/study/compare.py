@@ -30,11 +30,12 @@ from ..run.directory import on_disk
 from ..run.identity import RunIdentity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
+from ..run.prepare import prepare
 from ..run.record import Record, SeedRecord
 from ..run.result import Result, frame
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
-from ..run.validate import check, check_stops
+from ..run.validate import check_stops
 from ..task.task import Task
 from .folders import COMPARE, Reporter, RunSeries, begin_folder, read_comparison, refuse_taken
 
@@ -159,7 +160,7 @@ def _checked(
         check_stops(s, federation)
         method = plan.make_method()
         try:
-            check(method, task, federation, s)
+            prepare(method, task, federation, s)
             able.append(plan)
         except SettingError as error:
             refused[label_of(method) + plan.note] = error

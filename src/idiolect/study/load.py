@@ -23,6 +23,7 @@ from ..run.directory import checkpoint_folder, refuse_links
 from ..run.identity import REINITIALISED, RunIdentity, check_same, run_number
 from ..run.plan import AnyModel, Plan
 from ..run.predict import labels_of, preparation_of
+from ..run.prepare import RunParts
 from ..run.record import Record, read_record
 from ..run.result import Result
 from ..run.session import Session, starts_in_checkpoint
@@ -168,10 +169,7 @@ class _Models:
             now.model["weights"] = same.model.get("weights")
         check_same(same, now, self.path, warn)
         session = (WithoutData if without else Session)(
-            method,
-            self.task,
-            data,
-            settings,
+            RunParts(method, self.task, data, settings),
             seed,
             run_number(identity.id, seed),
             started=bool(identity.start),

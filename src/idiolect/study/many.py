@@ -25,11 +25,11 @@ from ..report.tables import results_table
 from ..run.callbacks import Callback, Moment
 from ..run.directory import RunDirectory, on_disk
 from ..run.plan import Plan
+from ..run.prepare import prepare
 from ..run.result import Result
 from ..run.run import run
 from ..run.settings import Settings
 from ..run.summary import Summary, merge
-from ..run.validate import check
 from ..task.task import Task
 from .folders import SWEEP
 from .jobs import common, finish, records
@@ -229,7 +229,7 @@ def _trials(
             federation, task = stock.federation(plan.data), stock.tasks[plan.model]
             try:
                 settings = build(Settings, plan.of_seed(0), "run")
-                check(plan.make_method(), task, federation, settings)
+                prepare(plan.make_method(), task, federation, settings)
             except SettingError as error:
                 raise SettingError(f"{plan.label}: {error}") from None
             digest = plan.key(task, federation)

@@ -22,8 +22,8 @@ from ..host.metrics import direction
 from ..report.format import number
 from ..run.callbacks import Moment
 from ..run.plan import Plan
+from ..run.prepare import prepare
 from ..run.settings import Settings
-from ..run.validate import check
 from .jobs import finish
 from .many import Stock, Sweep, Trial, Watch, result_file, shared_by
 from .search import KEEP, Criterion, Search, cost_of, searched, without_test_data
@@ -209,7 +209,7 @@ def study_search(
     target, hidden = without_test_data([probe], stock, criterion)
     task, federation = hidden.tasks[probe.model], hidden.federation(probe.data)
     for plan in _ends(contender, space):
-        check(plan.make_method(), task, federation, build(Settings, plan.of_seed(0), "run"))
+        prepare(plan.make_method(), task, federation, build(Settings, plan.of_seed(0), "run"))
     study_key = json.dumps([written_space(space), list(seeds), jobs], sort_keys=True, default=str)
     digest = hashlib.sha256(study_key.encode()).hexdigest()[:16]
     rounds = build(Settings, probe.of_seed(0), "run").rounds * len(seeds)

@@ -41,6 +41,7 @@ from ..data.federation import SPLITS, Federation
 from ..engine.carriers.local import LocalHosts
 from ..host.host import Host
 from ..method import Method
+from ..run.prepare import prepare
 from ..run.result import Result
 from ..run.run import run
 from ..run.session import Session
@@ -273,7 +274,8 @@ def private(method: Method, settings: Settings) -> None:
     One row at a time: a loop may end when all rows of a chunk have converged.
     """
     two_hosts = {**settings, "hosts": 2, "chunk": 1}
-    session = Session(method, task(), federation(), build(RunSettings, two_hosts, "run"), 0, 7)
+    parts = prepare(method, task(), federation(), build(RunSettings, two_hosts, "run"))
+    session = Session(parts, 0, 7)
     data = federation()
     hosts = [TwinnedHost(host, twins_of(session, host, data)) for host in session.local_hosts]
     session.engine.group = LocalHosts(cast(list[Host], hosts))

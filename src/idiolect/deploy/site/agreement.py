@@ -6,7 +6,7 @@ a message names it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -229,16 +229,14 @@ class Builder:
             settings = plan.make_settings()
             if settings.asynchronous:
                 raise SettingError("plan: timing: a site takes part in synchronous rounds")
-            return build_contract(
-                method,
-                plan.make_task(federation),
-                settings,
-                agreement.seed,
-                agreement.run,
-                federation.classes,
-                device=self.machine.device,
-                memory=self.machine.memory,
+            # device and memory are the owner's, and no part of the contract
+            numerics = settings.numerics(agreement.seed)
+            numerics = replace(numerics, device=torch.device(self.machine.device))
+            task = plan.make_task(federation).under(numerics)
+            contract, host_settings = build_contract(
+                method, task, settings, agreement.run, federation.classes
             )
+            return contract, replace(host_settings, memory=int(self.machine.memory * 2**30))
 
 
 def _check_plan(plan: Plan) -> None:
