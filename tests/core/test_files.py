@@ -148,34 +148,6 @@ def test_fields_are_those_expected(value, says, tmp_path):
     assert files.read_document(file, dict[str, Any]) == value
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
-    [
-        (
-            {"version": -1, "ids": [], "counts": {}},
-            "it.version must be a whole number >= 0, got -1",
-        ),
-        ({"version": 0, "ids": [1, None], "counts": {}}, "it.ids must be a list of whole numbers"),
-        ({"version": 0, "ids": [1.5], "counts": {}}, "it.ids must be a list of whole numbers"),
-        (
-            {"version": 0, "ids": [], "counts": {"size": "1"}},
-            "it.counts.size must be a whole number, got a text",
-        ),
-        (
-            {"version": 0, "ids": [], "counts": {"size": -2}},
-            "it.counts.size must be a whole number >= 0, got -2",
-        ),
-        ({"version": 0, "ids": []}, "the key 'counts' in it is missing"),
-        ([], "must be an object, got a list"),
-    ],
-)
-def test_plain_data_are_built_as_their_pattern_to_the_last_level(value, says):
-    pattern = {"version": 0, "ids": [], "counts": {}}
-    files.check_like({"version": 0, "ids": [1, "a"], "counts": {"size": 1}}, pattern)
-    with pytest.raises(ValueError, match=says):
-        files.check_like(value, pattern)
-
-
 def test_a_file_may_have_as_many_bytes_as_the_limit_and_no_more(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b"12345")

@@ -7,6 +7,7 @@ import torch
 
 from engine.loopback import local_rounds
 from engine.setting import contract, hosts, server
+from idiolect.server.state import check_like
 from idiolect.server.step import ServerStep
 
 ADAM = ServerStep("adam", 0.01)
@@ -147,3 +148,31 @@ def test_other_facts_are_refused(place, value, says, saved):
     holder[place[-1]] = value
     with pytest.raises(ValueError, match=says):
         made().load(tensors, facts)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            {"version": -1, "ids": [], "counts": {}},
+            "it.version must be a whole number >= 0, got -1",
+        ),
+        ({"version": 0, "ids": [1, None], "counts": {}}, "it.ids must be a list of whole numbers"),
+        ({"version": 0, "ids": [1.5], "counts": {}}, "it.ids must be a list of whole numbers"),
+        (
+            {"version": 0, "ids": [], "counts": {"size": "1"}},
+            "it.counts.size must be a whole number, got a text",
+        ),
+        (
+            {"version": 0, "ids": [], "counts": {"size": -2}},
+            "it.counts.size must be a whole number >= 0, got -2",
+        ),
+        ({"version": 0, "ids": []}, "the key 'counts' in it is missing"),
+        ([], "must be an object, got a list"),
+    ],
+)
+def test_plain_data_are_built_as_their_pattern_to_the_last_level(value, says):
+    pattern = {"version": 0, "ids": [], "counts": {}}
+    check_like({"version": 0, "ids": [1, "a"], "counts": {"size": 1}}, pattern)
+    with pytest.raises(ValueError, match=says):
+        check_like(value, pattern)

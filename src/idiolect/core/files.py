@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from .documents import decode, expect, expect_fields
+from .documents import decode
 from .knobs import SettingError
 from .text import csv_cell
 
@@ -219,30 +219,6 @@ def read_document(path: Path, kind: type[T], limit: int = MOST_JSON) -> T:
         raise
     except ValueError as error:
         raise SettingError(f"directory: cannot use {path}: {error}") from None
-
-
-def check_like(value: Any, pattern: Any, name: str = "it") -> None:
-    """Refuse, by ValueError, plain data that are not built as the pattern is.
-
-    An object with entries has these keys; an empty one is a table, name -> whole number; a list has
-    whole numbers or texts; whole numbers are not negative.
-
-    >>> check_like({"version": 3, "rejected": {"size": 1}}, {"version": 0, "rejected": {}})
-    >>> check_like({"version": "3", "rejected": {}}, {"version": 0, "rejected": {}}, "server")
-    Traceback (most recent call last):
-        ...
-    ValueError: server.version must be a whole number, got a text
-    """
-    expect(value, type(pattern), name)
-    if isinstance(pattern, dict) and pattern:
-        expect_fields(value, {n: type(p) for n, p in pattern.items()}, place=name)
-    if isinstance(pattern, dict):
-        for key, item in value.items():
-            check_like(item, pattern.get(key, 0), f"{name}.{key[:80]}")
-    elif isinstance(pattern, list) and not all(type(item) in (int, str) for item in value):
-        raise ValueError(f"{name} must be a list of whole numbers or texts")
-    elif type(value) is int and value < 0:
-        raise ValueError(f"{name} must be a whole number >= 0, got {value}")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from ...methods import METHODS, make_method
 from ...projections.report import all_kinds
 from ...report.console import literal
 from ...report.format import count, number, size
-from ...run.kernel_timing import measure
 from ...server.rules import RULES, Wrapper
 from ...server.rules.rule import Resilient
 from ...task.task import Task
 from ...wire.messages import HEADER
+from ..kernel_timing import measure
 from ..options import Parser, TrainingParser, run_action
 from ..output import emit
 

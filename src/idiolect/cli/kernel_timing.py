@@ -11,11 +11,11 @@ from typing import Any
 from ..core import streams
 from ..core.knobs import SettingError
 from ..data.federation import Federation
+from ..run.run import torch_threads
+from ..run.settings import DTYPES, Settings
 from ..task.context import Here
 from ..task.kernels import KERNELS
 from ..task.task import Task
-from .run import torch_threads
-from .settings import DTYPES, Settings
 
 
 def measure(
