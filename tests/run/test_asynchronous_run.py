@@ -14,7 +14,7 @@ import idiolect as il
 from idiolect.host.host import Host
 from idiolect.methods import METHODS, make_method
 from idiolect.report.plots import delay_picture
-from idiolect.run.validate import why_not
+from idiolect.run.prepare import why_not
 from idiolect.testing import private_of, state_of
 from idiolect_papers.closed_forms.quadratic import Quadratic
 from idiolect_papers.ffgg import figure3

@@ -176,7 +176,7 @@ def test_a_rule_that_needs_more_memory_than_there_is_says_so_before_the_run(caps
 
 
 def test_a_rule_that_needs_more_memory_than_the_machine_has_is_refused(monkeypatch):
-    monkeypatch.setattr(import_module("idiolect.run.validate"), "physical_memory", lambda: 100)
+    monkeypatch.setattr(import_module("idiolect.run.prepare"), "physical_memory", lambda: 100)
     with pytest.raises(il.SettingError, match=r"memory: the messages of a round take .* machine"):
         il.run(il.FedAvg(), task(), federation(), rounds=1, rule="median", memory=1e-7)
     il.run(il.FedAvg(), task(), federation(), rounds=1, memory=1e-7)  # the mean needs less

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..core.documents import plain
 from ..core.files import private_folder, write_atomic, write_json
 from ..core.knobs import SettingError
+from ..core.text import first_line
 from ..report.console import say
 from ..run.predict import preparation_of
 from ..run.result import Result
@@ -89,7 +90,7 @@ def _check(module: nn.Module, run: Run, sample: Tensor, form: str) -> None:
         try:
             outputs = run(sample)
         except Exception as error:  # whatever the format makes of the model
-            reason = (str(error) or repr(error)).splitlines()[0]
+            reason = first_line(error)
             raise SettingError(f"format: as {form} this model does not run: {reason}") from None
     if outputs.shape != right.shape or not torch.allclose(outputs, right, rtol=1e-3, atol=1e-4):
         raise SettingError(f"format: as {form} this model gives other outputs; nothing was written")

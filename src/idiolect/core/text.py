@@ -98,3 +98,12 @@ def warn(text: str) -> None:
         earlier.add(text)
     with suppress(OSError):  # a terminal that is gone must not cost a run
         print(f"warning: {shown(text)}", file=sys.stderr)
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line: its type and arguments where it has no text.
+
+    >>> first_line(ValueError("no such layer\\nTraceback ...")), first_line(KeyError())
+    ('no such layer', 'KeyError()')
+    """
+    return (str(error) or repr(error)).splitlines()[0]

@@ -18,11 +18,11 @@ from ..server.contract import Contract
 from ..server.protocol import RoundRequest
 from ..server.roster import Roster
 from ..task.task import Task
+from .model_check import check_model
 from .plan import read_federation
 from .predict import facts_of, labels_of
 from .record import Record, SeedRecord, client_rows
 from .session import Session
-from .validate import check_model
 
 
 @dataclass(frozen=True)

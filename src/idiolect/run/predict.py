@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..core.documents import expect
 from ..core.knobs import SettingError
+from ..core.text import first_line
 from ..core.types import Id, Tree, arguments, first, leaves, map_tree
 from ..data.prepare import Preparation
 from ..data.read.pictures import plan_pixels
@@ -102,7 +103,7 @@ def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:
             "rows: the model returns several tensors; call it yourself: result.personal(client)"
         ) from None
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = (str(error) or repr(error)).splitlines()[0]
+        reason = first_line(error)
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in leaves(inputs))
         raise SettingError(f"rows: the model does not accept {shapes} per row: {reason}") from None
     return torch.cat(pieces)

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import copy
+import math
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..attacks import chosen
 from ..channels.link import Link
 from ..core import streams
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, nearest, scalable
 from ..core.text import warn
 from ..data.federation import Federation
 from ..engine.delays import ConstantDelay, delays_text
 from ..host.lazy_federation import LazyFederation
 from ..host.metrics import check_metrics
 from ..method import Method
-from ..methods import batchnorm, label_of
+from ..methods import batchnorm, label_of, name_of
 from ..methods.reductions import equal_to
+from ..server.contract import Contract
 from ..server.roster import select
 from ..server.staleness import staleness_text
+from ..server.streaming_mean import StreamingPlan
+from ..task.client_optimizer import scale_factors
 from ..task.task import Numerics, Task
-from .settings import Settings
-from .validate import (
-    check_asynchronous,
-    check_memory,
-    check_model,
-    check_numbers,
-    check_optimizer,
-    check_schedule,
-)
+from .model_check import check_model
+from .settings import DTYPES, Settings
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,11 @@ class RunParts:
         return self.settings.sampled(self.eligible, self.method.traits.hears_all)
 
     @property
+    def concurrency(self) -> int:
+        """Clients that train at the same time, where training is asynchronous."""
+        return concurrency(self.method, self.settings, self.eligible, self.clients_heard)
+
+    @property
     def first_task(self) -> Task:
         """Model and loss as the first seed computes them: made once.
 
@@ -119,7 +123,7 @@ class RunParts:
         if not s.asynchronous:
             text = f"time is {clock}; a round takes as long as the slowest client that it hears"
             return {"text": text}
-        busy = concurrency(self.method, s, self.eligible, self.clients_heard)
+        busy = self.concurrency
         steps = "each message" if s.buffer == 1 else f"{s.buffer} messages"
         return {
             "concurrency": busy,
@@ -133,15 +137,15 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
     """The parts of a run, or a SettingError with the field, the value and what is accepted."""
     if task.numerics != Numerics():
         raise SettingError(
-            "task: it has a device, precision, kernel, clipping, weight decay or seed of its own; "
+            "task: it has its own device, precision, kernel, clipping, weight decay or seed; "
             "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
         )
     method.check(task)
-    check_optimizer(method, task, s.client_optimizer)
-    check_schedule(method, task, s)
+    _check_optimizer(method, task, s)
+    _check_schedule(method, task, s)
     for note in task.initial.notes(task.module, random=not isinstance(task.model, nn.Module)):
         warn(note)
-    check_numbers(method, s)
+    _check_numbers(method, s)
     if federation.clients == 0:
         raise SettingError("clients: the federation is empty; at least one client is needed")
     if s.held_out >= federation.clients:
@@ -150,18 +154,16 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
         )
     s.client_weights.of(federation.names)
     parts = RunParts(method, task, federation, s)
-    eligible, clients_heard = parts.eligible, parts.clients_heard
-    if s.quorum > clients_heard and not s.asynchronous:
-        raise SettingError(
-            f"quorum must be at most the {clients_heard} clients heard per round, got {s.quorum}"
-        )
     if not s.asynchronous:
-        s.rule.check(clients_heard)
-    first_task = parts.first_task
-    link = Link.fit(s.channel, method, first_task)
+        if s.quorum > parts.clients_heard:
+            raise SettingError(
+                f"quorum must be at most the {parts.clients_heard} clients heard per round, "
+                f"got {s.quorum}"
+            )
+        s.rule.check(parts.clients_heard)
+    link = Link.fit(s.channel, method, parts.first_task)
     if s.asynchronous:
-        busy = concurrency(method, s, eligible, clients_heard)
-        check_asynchronous(method, first_task, link, s, eligible, busy)
+        _check_asynchronous(parts, link)
     for warning in link.check():
         warn(warning)
     if link.aggregate_stage is not None and not method.traits.linear:
@@ -169,13 +171,186 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
             "channel: this method's server step is not linear in the messages, "
             "and the channel decodes their sum only"
         )
-    check_memory(method, first_task, s, clients_heard)
+    _check_memory(parts)
     if not isinstance(federation, LazyFederation):  # else they were tried where the samples are
-        check_model(first_task, federation, s.batch, s.batching)
-        check_metrics(first_task, federation, s.metrics, s.metric)
+        check_model(parts.first_task, federation, s.batch, s.batching)
+        check_metrics(parts.first_task, federation, s.metrics, s.metric)
     return parts
 
 
+def check_stops(settings: Settings, federation: Federation) -> None:
+    """Refuse stops that these data cannot show: validation data they lack, an accuracy above 1."""
+    target = settings.target_value
+    shares = (settings.metric or "accuracy") == "accuracy" and bool(federation.classes)
+    if shares and target is not None and not 0 <= target <= 1:
+        raise SettingError(f"target_value must be from 0 to 1 for an accuracy, got {target:g}")
+    if not settings.validates:
+        return
+    name = "patience" if settings.patience else "keep_best"
+    if not bool(federation.sizes("valid").any()):
+        raise SettingError(
+            f"{name}: it decides by validation data, and no client has any; make the federation "
+            "with a share for validation, such as valid=0.2"
+        )
+    if settings.watched == "accuracy" and not federation.classes:
+        raise SettingError("patience_metric must be 'loss' for real targets, got 'accuracy'")
+
+
+def _check_optimizer(method: Method, task: Task, s: Settings) -> None:
+    """Refuse an optimiser, or learning rates by parameter, for a method that fixes its steps."""
+    optimizer = s.client_optimizer
+    if optimizer.plain:
+        return
+    if not method.traits.optimizers:
+        setting = "lr_scale" if optimizer.name == "sgd" and not optimizer.options else "optimizer"
+        value = optimizer.lr_scale if setting == "lr_scale" else optimizer.words_of_step
+        raise SettingError(
+            f"{setting} must be left out for {name_of(method)}, got {value!r}: "
+            f"{method.traits.fixed_step} (in a comparison, give it to the rows that take it: "
+            f"'fedavg:{setting}=...')"
+        )
+    method.step_coordinates(task)  # refuses fields that belong to plain SGD
+    still = int((scale_factors(optimizer.lr_scale, task.layout) == 0).sum())
+    if still and method.message(task):
+        warn(
+            f"lr_scale: {still:,} of {task.d:,} numbers have factor 0: they are not trained, but "
+            "are still sent; Task(..., frozen=...) or --frozen makes them constants, which are not"
+        )
+
+
+def _check_schedule(method: Method, task: Task, s: Settings) -> None:
+    """Refuse curves for fields that do not exist, or that may not change between rounds."""
+    names = (*scalable(type(method)), "batch", "server_lr")
+    for name in s.schedule.fields:
+        if name not in names:
+            raise nearest(name, names, f"schedule: {name_of(method)} setting")
+        if getattr(method, name, 1) == 0:
+            raise SettingError(
+                f"schedule must be about fields other than 0, got {name!r}, which stays 0 whatever "
+                f"the factor; give {name}, or a curve to another field"
+            )
+        other = method.scaled({name: 2.0})
+        if _forms(other, task) != _forms(method, task):
+            raise SettingError(
+                f"schedule must not change {name!r}: it is part of what clients send or keep, "
+                "which is the same in every round"
+            )
+    method.scaled(s.schedule.factors(max(s.rounds - 1, 0), max(s.rounds, 1)))  # within its range
+    if "batch" in s.schedule.fields and s.batching == "full":
+        raise SettingError(
+            "schedule must not have 'batch' with batching 'full', which takes all data; "
+            "batching 'replace' or 'epochs'"
+        )
+
+
+def _forms(method: Method, task: Task) -> list:
+    """What a method sends and keeps, by name and shape."""
+    states = (method.server(task), method.private(task, np.zeros(1, dtype=np.uint64)))
+    shapes = [{name: t.shape for name, t in state.items()} for state in states]
+    return [method.message(task), method.traits.trains, *shapes]
+
+
+def _check_numbers(method: Method, s: Settings) -> None:
+    """Refuse a number that torch cannot hold in the run's precision."""
+    steps = {
+        name: getattr(s, name) for name in ("clip", "weight_decay", "server_lr", "finetune_lr")
+    }
+    largest = torch.finfo(DTYPES[s.dtype]).max
+    for name, value in {**method.as_dict(), **steps}.items():
+        if isinstance(value, float) and abs(value) > largest:
+            raise SettingError(
+                f"{name} must be at most {largest:.3g}, the largest {s.dtype}, got {value!r}"
+            )
+
+
+def _check_memory(parts: RunParts) -> None:
+    """Warn where a round's messages exceed the memory and cannot be summed as they arrive."""
+    s = parts.settings
+    contract = Contract(parts.method, parts.first_task, s.channel, 0)
+    plan = StreamingPlan.of(contract, s.rule, parts.clients_heard, int(s.memory * 2**30))
+    if not plan.reason:
+        return
+    facts = (
+        f"memory: the messages of a round take {plan.cohort / 2**30:.3g} GiB at the server, "
+        f"more than the {s.memory:g} GiB that are set, and must all be held: {plan.reason}"
+    )
+    advice = "hear fewer clients per round (sample), or aggregate with the mean"
+    if plan.cohort > physical_memory():
+        raise SettingError(f"{facts}; this machine has less: {advice}")
+    warn(f"{facts}; if that is too much, {advice}")
+
+
+def physical_memory() -> float:
+    """Bytes of memory of this machine; infinity where it is unknown."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+
+
+def _check_asynchronous(parts: RunParts, link: Link) -> None:
+    """Refuse what makes no sense when messages are used one by one."""
+    method, task, s = parts.method, parts.first_task, parts.settings
+    eligible, busy = parts.eligible, parts.concurrency
+    if reason := why_not(method, task):
+        raise SettingError(
+            f"timing must be 'rounds' for {name_of(method)}, got 'arrivals': {reason}"
+        )
+    if link.aggregate_stage is not None:
+        raise SettingError(
+            "channel must decode each message by itself with timing='arrivals'; this one decodes "
+            "the sum of a round's messages"
+        )
+    if s.attack is not None and s.attack.colludes:
+        raise SettingError(
+            "attack must not read the honest messages of the round with timing='arrivals': there "
+            "is no such round"
+        )
+    if s.change_from == "newest" and not _models(method, task):
+        raise SettingError(
+            f"change_from must be 'start' for {name_of(method)}, which sends changes, not models, "
+            "got 'newest'"
+        )
+    s.rule.check(s.buffer)
+    if s.quorum > s.buffer:
+        raise SettingError(
+            f"quorum must be at most the {s.buffer} messages of a step (buffer), got {s.quorum}"
+        )
+    if busy > eligible:
+        raise SettingError(
+            f"concurrency must be at most the {eligible} clients that can take part, got {busy}"
+        )
+    if method.traits.trains == "everyone" and busy < eligible:
+        raise SettingError(
+            f"concurrency must be 0 or all {eligible} clients for {name_of(method)}, of which "
+            f"everyone trains at all times, got {busy}"
+        )
+
+
+def why_not(method: Method, task: Task) -> str:
+    """Why a method cannot be trained asynchronously; "" where it can.
+
+    By what it declares: its messages must be changes, or models that started from what was sent.
+    """
+    message = method.message(task)
+    if not message:
+        return "it sends nothing"
+    if method.traits.hears_all:
+        return "it makes sense only if every client is heard in every round"
+    if method.traits.needs_round:
+        return method.traits.needs_round
+    unknown = set(message) - set(method.traits.changes) - _models(method, task)
+    if unknown:
+        parts = ", ".join(sorted(unknown))
+        return f"the part {parts} of its message is neither a change nor a model that it was sent"
+    return ""
+
+
+def _models(method: Method, task: Task) -> set[str]:
+    """The parts of the message that are models which started from what was sent."""
+    return set(method.reference(task, method.broadcast(task, method.server(task))))
+
+
 def concurrency(method: Method, s: Settings, eligible: int, clients_heard: int) -> int:
-    """How many clients are at work at any time."""
+    """How many clients train at the same time."""
     return s.concurrency or (eligible if method.traits.trains == "everyone" else clients_heard)

@@ -24,12 +24,11 @@ from .identity import RunIdentity
 from .interrupts import Interrupted
 from .loop import Runner
 from .plan import AnyMethod, AnyModel, read_method, read_task, refuse_without_sites
-from .prepare import prepare
+from .prepare import check_stops, prepare
 from .result import Result
 from .session import Session, Start
 from .settings import Settings
 from .typed_settings import RunSettings
-from .validate import check_stops
 
 __all__ = ["Interrupted", "RoundState", "iterate", "run"]
 

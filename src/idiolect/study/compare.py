@@ -30,12 +30,11 @@ from ..run.directory import on_disk
 from ..run.identity import RunIdentity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
-from ..run.prepare import prepare
+from ..run.prepare import check_stops, prepare
 from ..run.record import Record, SeedRecord
 from ..run.result import Result, frame
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
-from ..run.validate import check_stops
 from ..task.task import Task
 from .folders import COMPARE, Reporter, RunSeries, begin_folder, read_comparison, refuse_taken
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...core.knobs import SettingError
+from ...core.text import first_line
 from ...core.types import map_tree
 from .metric import EvaluatedSamples, Metric, TargetForm
 
@@ -48,7 +49,7 @@ class Own(Metric):
         except SettingError:
             raise
         except Exception as error:  # whatever a user's function raises
-            reason = (str(error) or repr(error)).splitlines()[0]
+            reason = first_line(error)
             raise SettingError(
                 f"metrics: {self.name} failed on {len(samples.owner)} samples: {reason}; {CALLED}"
             ) from None

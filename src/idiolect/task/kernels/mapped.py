@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from ...core.knobs import SettingError
+from ...core.text import first_line
 from ...core.types import Tree, arguments
 from ..batches import Batch
 from ..layout import Layout
@@ -72,7 +73,7 @@ class Vmapped:
         except Exception as error:  # whatever a user's forward does to a mapped tensor
             if what in self.proved:
                 raise
-            reason = (str(error) or repr(error)).splitlines()[0]
+            reason = first_line(error)
             raise Unmappable(
                 f"kernel: {self.name!r} cannot run this model ({reason}); it needs kernel 'rows'"
             ) from error

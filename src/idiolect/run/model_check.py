@@ -1,0 +1,152 @@
+"""Whether a model, its loss and the data fit each other."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from ..core.knobs import SettingError
+from ..core.text import first_line
+from ..core.types import Tree, arguments, leaves, map_tree
+from ..data.federation import Federation
+from ..task.buffers import mixes_samples
+from ..task.losses import CrossEntropy, Squared, classes_last, logits, shaped_as
+from ..task.task import Task
+
+
+def check_model(task: Task, federation: Federation, batch: int, batching: str) -> None:
+    """One sample through model and loss, the one with the largest class; and a step of training."""
+    at = _largest(federation)
+    data = federation.to(task.device, task.dtype)
+    inputs = _samples(data.inputs, [at])
+    targets = _samples(data.targets, [at])
+    try:
+        for extreme in _extremes(data.inputs):
+            task.outputs_of_one(task.x0, _samples(data.inputs, [extreme]))
+        out = task.outputs_of_one(task.x0, inputs)
+    except SettingError:
+        raise
+    except Exception as error:  # whatever a user's forward raises
+        form = map_tree(lambda t: tuple(t.shape[1:]), federation.inputs)
+        raise SettingError(
+            f"model: it does not accept inputs of shape {form}: {first_line(error)}"
+        ) from None
+    if not all(isinstance(t, Tensor) and t.dim() and len(t) == 1 for t in leaves(out)):
+        raise SettingError(
+            "model: its outputs are not tensors with one entry per sample as their first axis"
+        )
+    _check_loss(task, federation.classes, out, targets)
+    _check_training(task, federation, data, batch, batching)
+
+
+def _largest(federation: Federation) -> int:
+    """The sample with the largest class."""
+    targets = federation.targets
+    if not isinstance(targets, Tensor) or not federation.classes:
+        return 0
+    largest = targets.flatten(1).amax(1) if targets.dim() > 1 else targets
+    return int(largest.argmax())
+
+
+def _extremes(inputs: Tree) -> list[int]:
+    """Samples with the extreme tokens.
+
+    A mapped embedding reads past its table without an error.
+    """
+    positions: list[int] = []
+    for t in leaves(inputs):
+        if not t.is_floating_point() and t.dtype != torch.bool and t.numel():
+            flat = t.flatten(1) if t.dim() > 1 else t.unsqueeze(1)
+            positions += [int(flat.amax(1).argmax()), int(flat.amin(1).argmin())]
+    return sorted(set(positions))
+
+
+def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
+    loss = task.criterion
+    if not classes and (isinstance(loss, CrossEntropy) or loss.name == "logistic"):
+        raise SettingError(
+            f"loss: {loss.name!r} needs class numbers; "
+            "the targets are real numbers: use 'mse' or 'half_squared'"
+        )
+    if isinstance(loss, CrossEntropy):
+        scores = classes_last(logits(out), targets, loss.second)
+        if scores is not None and scores.shape[-1] < classes:
+            raise SettingError(
+                f"targets: class {classes - 1} lies outside the model's {scores.shape[-1]} outputs"
+            )
+    if loss.name == "logistic" and (classes > 2 or logits(out).shape[-1] != 1):
+        raise SettingError(
+            f"loss: 'logistic' is for two classes and one output; "
+            f"there are {classes} classes and {logits(out).shape[-1]} outputs"
+        )
+    if isinstance(loss, Squared):
+        outputs = logits(out)
+        if shaped_as(outputs, targets).shape != targets.shape:
+            wanted = tuple(targets.shape[1:]) or "one"
+            raise SettingError(
+                f"model: {tuple(outputs.shape[1:])} outputs for {wanted} target; "
+                f"{loss.name!r} needs as many"
+            )
+    try:
+        loss.each(out, targets)
+    except SettingError:
+        raise
+    except Exception as error:
+        raise SettingError(
+            f"loss: {loss.name} does not fit the model's outputs: {first_line(error)}"
+        ) from None
+
+
+def _check_training(
+    task: Task, federation: Federation, data: Federation, batch: int, batching: str
+) -> None:
+    """A training pass on two samples: which buffers does it change?"""
+    module = copy.deepcopy(task.module).train()
+    before = {n: b.clone() for n, b in module.named_buffers()}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            _forward(module, data.inputs, [0, min(1, federation.samples - 1)])
+    except Exception as error:
+        raise SettingError(f"model: it fails in training mode: {first_line(error)}") from None
+    statistic_names = task.statistics.layout.names if task.statistics else ()
+    for name, buffer in module.named_buffers():
+        same = name in before and torch.equal(buffer, before[name])
+        if not same and name not in statistic_names:
+            raise SettingError(
+                f"model: its forward changes the buffer {name!r}, of which every client needs its "
+                f"own; say so with idiolect.Task(..., buffers={name!r})"
+            )
+    if not mixes_samples(task.module):
+        return
+    # BatchNorm cannot be trained on a mini-batch of one value
+    sizes = federation.sizes("train")
+    alone = {
+        "replace": torch.full_like(sizes, batch == 1),
+        "epochs": sizes % batch == (1 if batch > 1 else 0),
+        "full": sizes == 1,
+    }[batching].bool() & (sizes > 0)
+    if not bool(alone.any()):
+        return
+    try:
+        _forward(module, data.inputs, [0])
+    except ValueError:
+        who = federation.names[int(alone.nonzero()[0])]
+        raise SettingError(
+            f"batch: with {batch} and batching {batching!r}, client {who!r} has a mini-batch of "
+            "one sample, on which BatchNorm cannot be trained; choose another size, or batching "
+            "'replace'"
+        ) from None
+
+
+def _forward(module: nn.Module, inputs: Tree, which: list[int]) -> None:
+    """These samples through a module."""
+    args, kwargs = arguments(_samples(inputs, which))
+    with torch.no_grad():
+        module(*args, **kwargs)
+
+
+def _samples(tree: Tree, which: list[int]) -> Tree:
+    """Some samples of inputs or targets."""
+    return map_tree(lambda t: t[which], tree)
