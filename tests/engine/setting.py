@@ -17,8 +17,7 @@ from idiolect.methods import make_method
 from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
-from idiolect.server.contract import Contract
-from idiolect.server.protocol import HostUpdate
+from idiolect.server.protocol import Contract, HostUpdate
 from idiolect.server.roster import Roster
 from idiolect.server.rules import parse_rule
 from idiolect.server.server import Server

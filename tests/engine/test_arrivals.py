@@ -30,8 +30,7 @@ from idiolect.engine.carriers.local import LocalHosts
 from idiolect.engine.delays import parse_delays
 from idiolect.methods import METHODS, make_method
 from idiolect.run.prepare import why_not
-from idiolect.server.asynchronous import AsyncServer
-from idiolect.server.staleness import parse_staleness
+from idiolect.server.asynchronous import AsyncServer, parse_staleness
 from idiolect.testing import state_of
 from methods.common import PARTS
 from reference import asynchronous as by_hand

@@ -23,7 +23,7 @@ from idiolect.channels import parse_channel
 from idiolect.host.host import Host, HostSettings
 from idiolect.methods import make_method
 from idiolect.run import checkpoint
-from idiolect.server.contract import Contract
+from idiolect.server.protocol import Contract
 from idiolect.server.roster import Roster
 from idiolect.server.rules import parse_rule
 from idiolect.server.server import Server

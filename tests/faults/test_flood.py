@@ -21,7 +21,7 @@ from torch import nn
 import idiolect as il
 from idiolect.channels import parse_channel
 from idiolect.methods import make_method
-from idiolect.server.contract import Contract
+from idiolect.server.protocol import Contract
 from idiolect.server.roster import Roster
 from idiolect.server.rules import parse_rule
 from idiolect.server.server import Server

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import idiolect as il
-from idiolect.methods import METHODS, make_method
-from idiolect.methods.reductions import equal_to
+from idiolect.methods import METHODS, equal_to, make_method
 
 LINEAR = il.Task(nn.Linear(60, 10))
 NETWORK = il.Task(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 10)))

@@ -12,7 +12,7 @@ from engine.setting import CLIENTS, EXACT, contract, hosts, of_server, server
 from helpers import by_turns
 from idiolect.channels import parse_channel
 from idiolect.methods import METHODS, make_method
-from idiolect.server.contract import Contract
+from idiolect.server.protocol import Contract
 from idiolect.server.rules import parse_rule
 from idiolect.server.server import Server
 from idiolect.server.step import ServerStep

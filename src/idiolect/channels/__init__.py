@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from ..core.registry import PartTable
 from .channel import Channel
-from .dense import Clip, Half, Int8, Sign
+from .dense import Clip, Feedback, Half, Int8, Sign
 from .dgc import DGC
-from .feedback import Feedback
 from .lbgm import LBGM
 from .qsgd import QSGD
 from .sketch import Sketch

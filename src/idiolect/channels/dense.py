@@ -1,9 +1,9 @@
-"""Stages that pass on or code every number of a row: clipping, 16 bits, 8 bits, one bit."""
+"""Stages that pass on or code every number: clipping, error feedback, 16 bits, 8 bits, one bit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,6 +38,32 @@ def clipped(rows: Tensor, norm: float) -> Tensor:
     """Rows cut to an l2 norm. A row that is not finite stays so."""
     length = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
     return (rows * (norm / length).clamp(max=1)).to(rows.dtype)
+
+
+@dataclass(frozen=True)
+class Feedback(Stage):
+    """x + e is coded by the stages that follow; e <- x + e - (what arrived).
+
+    Each client keeps a row of n numbers, e. Makes biased channels (top-k, sign) converge.
+    Karimireddy, Rebjock, Stich and Jaggi 2019, "Error feedback fixes SignSGD and other gradient
+    compression schemes".
+
+    >>> Feedback().client(Form(3))
+    {'e': 3}
+    """
+
+    needs_receipt: ClassVar[bool] = True
+    resends_losses: ClassVar[bool] = True
+
+    def client(self, form: Form) -> dict[str, int]:
+        return {"e": form.n}
+
+    def encode(self, rows: Tensor, state: State, keys: np.ndarray, form: Form) -> Coded:
+        whole = rows + state["e"]
+        return Coded(Ragged.empty(len(rows)), whole, state={"e": whole})
+
+    def acknowledge(self, rows: Tensor, received: Tensor, state: State, form: Form) -> State:
+        return {"e": state["e"] - received.to(rows)}
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from ..core.store import Store
 from ..core.tensors import Shapes, bytes_of, check_shapes, read_tensors, shapes_of, write_tensors
 from ..core.types import State, leaves, prefixed, under
 from ..data.federation import Federation
-from ..server.contract import Contract
-from ..server.protocol import ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
+from ..server.protocol import Contract, ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
 from ..solvers import sgd
 from ..task.client_optimizer import Fitted, Optimise
 from ..task.context import Here

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError
 from ..data.federation import Federation
-from ..server.contract import Contract
-from ..server.protocol import RoundConclusion, RoundRequest
+from ..server.protocol import Contract, RoundConclusion, RoundRequest
 from . import calls
 from .calls import FAILED, Call
 from .durable import Durable

@@ -13,8 +13,8 @@ from ..host.host import HostSettings
 from ..host.metrics import in_use
 from ..method import Method
 from ..methods.batchnorm import with_statistics
-from ..methods.optimizer_state import WithOptimizerState
-from ..server.contract import Contract
+from ..methods.wrapped import WithOptimizerState
+from ..server.protocol import Contract
 from ..task.task import Task
 from .settings import Settings, fixed_on_resume
 

@@ -14,8 +14,7 @@ from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
 from ..host.host import Host
 from ..host.scores import Scores, summarise
-from ..server.contract import Contract
-from ..server.protocol import RoundRequest
+from ..server.protocol import Contract, RoundRequest
 from ..server.roster import Roster
 from ..task.task import Task
 from .model_check import check_model

@@ -23,11 +23,10 @@ from ..engine.delays import ConstantDelay, delays_text
 from ..host.lazy_federation import LazyFederation
 from ..host.metrics import check_metrics
 from ..method import Method
-from ..methods import batchnorm, label_of, name_of
-from ..methods.reductions import equal_to
-from ..server.contract import Contract
+from ..methods import batchnorm, equal_to, label_of, name_of
+from ..server.asynchronous import staleness_text
+from ..server.protocol import Contract
 from ..server.roster import select
-from ..server.staleness import staleness_text
 from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
 from ..task.task import Numerics, Task

@@ -29,7 +29,7 @@ from ..host.lazy_federation import whole
 from ..host.remote_host import HostLike
 from ..method import Method
 from ..server.asynchronous import AsyncServer
-from ..server.contract import Contract
+from ..server.protocol import Contract
 from ..server.roster import Roster
 from ..server.server import Server
 from ..task.task import Task

@@ -22,10 +22,9 @@ from ..engine.carriers import ENGINES, EngineTraits, Place
 from ..engine.delays import DELAYS, Delays
 from ..host.metrics import METRICS, Metric, direction, metrics_text, parse_metrics
 from ..methods.batchnorm import CHOICES as STATISTICS
-from ..server.asynchronous import SINCE
+from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
-from ..server.staleness import STALENESS, Constant, Staleness
 from ..server.step import ServerStep
 from ..task.batches import BATCHING
 from ..task.client_optimizer import ELEMENTWISE, STATES, ClientOptimizer

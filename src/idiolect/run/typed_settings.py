@@ -13,8 +13,8 @@ from ..channels.channel import Channel
 from ..channels.stage import Stage
 from ..engine.delays import Delays
 from ..host.metrics.metric import Metric
+from ..server.asynchronous import Staleness
 from ..server.rules.rule import Rule
-from ..server.staleness import Staleness
 from .client_weights import ClientWeights
 from .schedule import Schedule
 

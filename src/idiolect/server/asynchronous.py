@@ -1,12 +1,16 @@
-"""A server that uses messages as they arrive, one by one, instead of in rounds.
+"""A server that uses messages as they arrive, not in rounds; and how much a late one counts.
 
 Algorithm 3 of FFGG, for any method whose message is a change, or a model that started from the one
 received: θ <- θ + s(τ) (what the message changes), where τ counts the steps of the server since the
 model that its client started from. FedAsync (Xie, Koyejo and Gupta 2019) weighs by s, FedBuff
-(Nguyen et al. 2022) collects `buffer` messages for each step.
+(Nguyen et al. 2022) collects `buffer` messages for each step. The forms of s are those of FedAsync,
+section 5.1.
 
 The version in a header counts arrivals (r of Algorithm 3), so that no client starts twice from the
 same one. The model that a busy client started from is kept until its message is there.
+
+>>> parse_staleness("polynomial(a=0.5)")(3)
+0.5
 """
 
 from __future__ import annotations
@@ -19,17 +23,67 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.knobs import Factors
+from ..core.knobs import Factors, Knobs, knob
+from ..core.registry import PartTable
 from ..core.types import State
 from ..wire.admission import FATES, AdmittedMessages, Inbox, Messages
 from ..wire.ledger import RoundEntry
 from .protocol import RoundConclusion, RoundRequest
 from .round import MISSING, Aggregation, Round, settle
-from .staleness import Constant, Staleness
 
 if TYPE_CHECKING:
     from .server import Server
 
+
+# -- staleness -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Staleness(Knobs):
+    """The interface: s(τ), a factor on the change that a message brings."""
+
+    def __call__(self, tau: int) -> float:
+        raise NotImplementedError(f"{type(self).__name__} does not define a weight")
+
+
+@dataclass(frozen=True)
+class Constant(Staleness):
+    """s(τ) = 1: a late message counts as any other (Algorithm 3 of FFGG)."""
+
+    def __call__(self, tau: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Polynomial(Staleness):
+    """s(τ) = (1 + τ)^-a. FedBuff has a = 0.5."""
+
+    a: float = knob(0.5, "the exponent; 0 is constant", low=0)
+
+    def __call__(self, tau: int) -> float:
+        return float((1 + tau) ** -self.a)
+
+
+@dataclass(frozen=True)
+class Hinge(Staleness):
+    """s(τ) = 1 up to τ = b, 1 / (a (τ - b) + 1) beyond."""
+
+    a: float = knob(10.0, "how fast it falls beyond b", low=0)
+    b: float = knob(4.0, "the staleness up to which a message counts in full", low=0)
+
+    def __call__(self, tau: int) -> float:
+        return 1.0 if tau <= self.b else 1 / (self.a * (tau - self.b) + 1)
+
+
+STALENESS: PartTable[Staleness, Staleness] = PartTable(
+    "staleness",
+    "idiolect.staleness",
+    {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge},
+    Staleness,
+)
+parse_staleness = STALENESS.parse
+staleness_text = STALENESS.text
+
+
+# -- the server ------------------------------------------------------------------------------------
 SINCE = ("start", "newest")  # what a model that arrives is compared with
 
 

@@ -16,8 +16,7 @@ from ..core.types import State, prefixed, under
 from ..wire.admission import FATES, AdmittedMessages, Inbox
 from ..wire.ledger import RoundEntry
 from ..wire.messages import magnitudes, pack_down
-from .contract import Contract
-from .protocol import RoundRequest
+from .protocol import Contract, RoundRequest
 from .rules import Rule, TooFew
 from .rules.rule import combine_message
 from .step import ServerStep

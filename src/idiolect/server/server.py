@@ -27,8 +27,7 @@ from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, pack_down
 from ..wire.ragged import Ragged
 from . import state as saved
-from .contract import Contract
-from .protocol import Query, RoundConclusion, RoundRequest
+from .protocol import Contract, Query, RoundConclusion, RoundRequest
 from .roster import Roster, select
 from .round import (
     MISSING,

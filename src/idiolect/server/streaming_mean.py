@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.types import State
-from .contract import Contract
+from .protocol import Contract
 from .rules import Rule
 
 

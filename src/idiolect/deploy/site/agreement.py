@@ -24,7 +24,7 @@ from ...host.host import HostSettings
 from ...run.contract import build_contract
 from ...run.plan import Plan
 from ...run.settings import check_device
-from ...server.contract import Contract
+from ...server.protocol import Contract
 
 TABLE = "table"
 ARRAY = "array"

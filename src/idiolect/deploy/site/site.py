@@ -22,7 +22,7 @@ from ...host.calls import FAILED, REFUSED, Call
 from ...host.durable import Durable
 from ...host.host import Host, HostSettings
 from ...host.service import Refused, Service
-from ...server.contract import Contract
+from ...server.protocol import Contract
 from .agreement import Agreement, Builder, ClientSizes, Enrolment, Members, SiteCensus
 from .data import SiteData, SumsRequest, check_same, joined, sums_reply
 from .rules import Content, Rules, check_caps, check_round, content, without_few
