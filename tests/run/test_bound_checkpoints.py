@@ -92,7 +92,10 @@ def test_at_no_file_operation_is_there_no_complete_checkpoint(rounds, tmp_path, 
 def test_a_round_that_is_saved_again_gets_the_next_generation_and_the_round_before_stays(tmp_path):
     for round in (2, 4, 4, 4):
         save(tmp_path, round)
-    assert [p.name for p in checkpoint.found(tmp_path)] == ["000000000004-2", "000000000002-0"]
+    assert [p.name for p in checkpoint.newest_first(tmp_path)] == [
+        "000000000004-2",
+        "000000000002-0",
+    ]
 
 
 def test_the_order_is_that_of_numbers(tmp_path):
@@ -100,14 +103,18 @@ def test_the_order_is_that_of_numbers(tmp_path):
     for round in rounds:
         save(tmp_path, round)
     (tmp_path / "000000000009-10").mkdir()
-    assert [checkpoint._number(p)[0] for p in checkpoint.found(tmp_path)] == [10**13, 10**12, 9]
+    assert [checkpoint._number(p)[0] for p in checkpoint.newest_first(tmp_path)] == [
+        10**13,
+        10**12,
+        9,
+    ]
     assert load(tmp_path, rounds=10**14).round == 10**13
 
 
 def test_damaged_checkpoints_that_are_newer_never_push_out_a_sound_one(tmp_path):
     for round in (5, 6):
         save(tmp_path, round)
-        (checkpoint.found(tmp_path)[0] / "checkpoint.json").write_text("")
+        (checkpoint.newest_first(tmp_path)[0] / "checkpoint.json").write_text("")
     for round in (2, 3, 3):
         save(tmp_path, round)
         assert load(tmp_path).round == round

@@ -322,7 +322,7 @@ def test_a_saved_and_loaded_result_has_its_best_models(tmp_path):
 
 def test_best_models_that_were_not_kept_are_not_made_up():
     for result in (run(), run(patience=2)):
-        with pytest.raises(il.SettingError, match="were not kept; run with keep_best=True"):
+        with pytest.raises(il.SettingError, match="were not saved; run with keep_best=True"):
             result.personal(0, best=True)
 
 

@@ -355,7 +355,7 @@ def test_new_hospitals_of_a_table_are_prepared_as_those_of_training(table_run):
     assert new.over_seeds("accuracy")[0] > 0.7
     assert len(new.predict(frame, client="east")) == 30
     own = il.Federation.from_frame(frame, client="site", target="ill", scale="none")
-    with pytest.raises(il.SettingError, match=r"in a way of their own; .*preparation=result.prep"):
+    with pytest.raises(il.SettingError, match=r"in another way; .*preparation=result.prep"):
         result.personalise(own)
     arrays = il.Federation.from_arrays(data.inputs, data.targets, ["x"] * 30)
     with pytest.raises(il.SettingError, match="data: "):

@@ -199,7 +199,7 @@ def test_models_of_a_run_of_other_code_are_loaded_with_a_warning(tmp_path, capsy
     task = il.Task(lambda: nn.Linear(8, 3))
     loaded = il.load(tmp_path / "run", task=task, federation=FEDERATION)
     assert torch.equal(loaded.personal(0).weight, done.personal(0).weight)
-    assert "was begun with other code" in capsys.readouterr().err
+    assert "was started with other code" in capsys.readouterr().err
 
 
 def test_only_true_false_and_force_are_accepted(tmp_path):

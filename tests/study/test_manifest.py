@@ -159,7 +159,7 @@ RECORD = {
     "an extra key": ({"colour": "red"}, "the key 'colour' is not expected"),
     "a missing key": ({"label": ...}, "the key 'label' is missing"),
     "seeds of another type": ({"seeds": {}}, "seeds must be a list, got an object"),
-    "no seed": ({"seeds": []}, "there is no seed in it"),
+    "no seed": ({"seeds": []}, "it has no seed"),
     "a seed without figures": ({"seeds": [{"seed": 0}]}, r"in seeds\[0\] is missing"),
     "a model without parameters": ({"model": {}}, "'parameters' is missing"),
     "another format": ({"format": 1}, "format must be 4"),

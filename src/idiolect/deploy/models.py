@@ -31,7 +31,7 @@ from ..host.durable import Durable
 from ..host.host import Host
 from ..host.service import Refused
 from ..run.plan import Plan
-from ..run.predict import Prediction, is_several, plain_list, predict
+from ..run.predict import Prediction, client_by_row, predict
 from ..run.settings import DTYPES
 from ..task.task import Task
 from .site.agreement import Agreement, Builder, Enrolment, Members
@@ -142,11 +142,10 @@ class ExportedModels:
 
     def predict(self, rows: Any, client: Any = None) -> Prediction:
         """What a client's model says of raw rows of a table (a data frame), or of inputs."""
-        if is_several(client):
-            client = plain_list(client)
-        elif client is None and len(self.files) == 1:
+        if client is None and len(self.files) == 1:
             client = next(iter(self.files))
-        return predict(self, rows, client, self.about.data)
+        by_row = client_by_row(client)
+        return predict(self, rows, client if by_row is None else by_row, self.about.data)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Moment:
     _state: Callable[[], State] = field(default=dict, repr=False)
 
     def state(self) -> State:
-        """The server's vectors by name ("w", "theta", ...), for a figure of your own per round."""
+        """The server's vectors by name ("w", "theta", ...), for your own figures per round."""
         return {name: vector.clone() for name, vector in self._state().items()}
 
     def stop(self) -> None:
@@ -73,8 +73,7 @@ class Callbacks:
         for name, callback in vars(self).items():
             if callback is not None and not callable(callback):
                 raise SettingError(
-                    f"{name} must be a function of one argument, which tells where the run "
-                    f"stands, got {callback!r}"
+                    f"{name} must be a function of one argument, a Moment, got {callback!r}"
                 )
 
     def find(self, event: str) -> Callback | None:

@@ -84,7 +84,7 @@ class Checkpoint:
             yield
         except (ValueError, KeyError) as error:
             raise CheckpointError(
-                f"checkpoint {self.path} is refused: {error}; remove it to go on without"
+                f"checkpoint {self.path} is refused: {error}; remove it to continue without it"
             ) from None
 
 
@@ -121,7 +121,7 @@ def save(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    older = [path for path in found(folder) if _number(path) < _number(final)]
+    older = [path for path in newest_first(folder) if _number(path) < _number(final)]
     previous = [path for path in older if _number(path)[0] < round_number][:1]
     for path in older:
         if path not in previous:
@@ -129,7 +129,7 @@ def save(
     return final
 
 
-def found(folder: Path) -> list[Path]:
+def newest_first(folder: Path) -> list[Path]:
     """Checkpoints in a folder, newest first."""
     if not folder.is_dir():
         return []
@@ -139,7 +139,7 @@ def found(folder: Path) -> list[Path]:
 
 def rounds_done(folder: Path) -> int:
     """The round of the newest checkpoint in a folder, by its name; 0 where there is none."""
-    return max((_number(path)[0] for path in found(folder)), default=0)
+    return max((_number(path)[0] for path in newest_first(folder)), default=0)
 
 
 def recover(folder: Path) -> None:
@@ -169,7 +169,7 @@ def load(
     beside its headers, is refused by a CheckpointError that names it.
     """
     problems = []
-    for path in found(folder):
+    for path in newest_first(folder):
         try:
             record = _record(path)
         except (OSError, ValueError) as error:
@@ -222,7 +222,7 @@ def _record(path: Path) -> _Record:
         raise ValueError(f"{RECORD} names {len(record.sha256)} files; at most {_FILES}")
     for name in record.sha256:
         if not _FILE.fullmatch(name):
-            raise ValueError(f"{name[:80]!r} is no file of a checkpoint")
+            raise ValueError(f"{name[:80]!r} is not a file of a checkpoint")
     return record
 
 
@@ -246,13 +246,15 @@ def _check_bound(path: Path, record: _Record, bound: Bound, rounds: int, most_by
         if size > room:
             wrong = f"it has {size} bytes, more than this run writes"
     if wrong:
-        raise CheckpointError(f"checkpoint {path} is refused: {wrong}; remove it to go on without")
+        raise CheckpointError(
+            f"checkpoint {path} is refused: {wrong}; remove it to continue without it"
+        )
 
 
 def _check_hashes(path: Path, record: _Record) -> None:
     """Every file is as it was written, and there is no other."""
     if set(_files(path)) != record.sha256.keys() | {RECORD}:
-        raise ValueError("a file is missing, or there is one more")
+        raise ValueError("a file is missing, or there is another one")
     for name, expected in record.sha256.items():
         if _sha256(path / name) != expected:
             raise ValueError(f"{name} does not match its SHA-256")
@@ -273,7 +275,7 @@ def _size(path: Path) -> int:
     try:
         return path.lstat().st_size
     except OSError:
-        return 0  # it is missing: found out with the hashes
+        return 0  # missing: the hashes show it
 
 
 def _number(path: Path) -> tuple[int, int]:
@@ -283,7 +285,7 @@ def _number(path: Path) -> tuple[int, int]:
 
 
 def _next_name(folder: Path, round_number: int) -> str:
-    numbers = [number for at, number in map(_number, found(folder)) if at == round_number]
+    numbers = [number for at, number in map(_number, newest_first(folder)) if at == round_number]
     return f"{round_number:012d}-{max(numbers, default=-1) + 1}"
 
 

@@ -77,7 +77,7 @@ def _read(source: Any) -> Mapping[str, Any]:
     try:
         by_client = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
-        raise SettingError(f"client_weights: this is no JSON ({error}); {ACCEPTED}") from None
+        raise SettingError(f"client_weights: this is not JSON ({error}); {ACCEPTED}") from None
     if not isinstance(by_client, dict):
         raise SettingError(f"client_weights must be {ACCEPTED}, got {text[:40]!r}")
     return by_client

@@ -12,7 +12,7 @@ it is refused. Format 4 (`settings.json` has the number):
     record.json        everything that `idiolect.load` gives back (see run/record.py)
     record.safetensors test accuracy of every client in every evaluated round
     checkpoints/       seed-0/000000000100-0/... (see run/checkpoint.py); seed-0-best/...: the best
-                       round by validation data, where it is kept
+                       round by validation data, with keep_best
 """
 
 from __future__ import annotations
@@ -40,9 +40,6 @@ from ..core.files import (
     private_opener,
     read_json,
     resume_command,
-    write_atomic,
-    write_csv,
-    write_json,
 )
 from ..core.knobs import SettingError
 from ..core.text import warn
@@ -106,21 +103,6 @@ class RunDirectory:
     def checkpoints(self, seed: int, best: bool = False) -> Path:
         """Where a seed's checkpoints lie: the newest ones, or that of its best round."""
         return checkpoint_folder(self.path, seed, best)
-
-    def remove(self, *names: str) -> None:
-        """Delete stale files."""
-        for name in names:
-            (self.path / name).unlink(missing_ok=True)
-
-    def write_json(self, name: str, value: Any) -> None:
-        write_json(self.path / name, value)
-
-    def write_csv(self, name: str, rows: list[dict[str, Any]]) -> None:
-        write_csv(self.path / name, rows)
-
-    def write(self, name: str, content: bytes) -> None:
-        """A whole file, or none of it."""
-        write_atomic(self.path / name, content)
 
 
 def checkpoint_folder(path: Path, seed: int, best: bool = False) -> Path:
@@ -193,7 +175,7 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
 
 
 def differences(starts: list[dict[str, Any]], now: dict[str, Any]) -> list[str]:
-    """What differs from the last start and may change the last bits of figures, in words.
+    """What has changed since the last start and may change the last bits of figures: warnings.
 
     >>> then = {"threads": 2, "processor": "x86_64", "packages": {"torch": "2.4.0"}}
     >>> differences([then], {**then, "threads": 1})[0]

@@ -97,7 +97,7 @@ class RunIdentity:
                 f"resume: {path} has format {_short(saved.get('format'))}, "
                 "made by another version of idiolect; "
                 f"this version continues runs of format {FORMAT}. Finish it with the version that "
-                "began it (environment.json names it), or run it again"
+                "started it (environment.json names it), or run it again"
             )
         try:
             identity: RunIdentity = decode(saved, cls)
@@ -186,18 +186,18 @@ def check_same(
     what = ", ".join(changed)
     if warn is None:
         raise SettingError(
-            f"resume: {path} was begun with other code: {what}; the rounds still to come may "
-            "differ from those of an uninterrupted run. Finish it with the code that began it, or "
-            "go on all the same with --force (in Python resume='force')"
+            f"resume: {path} was started with other code: {what}; the remaining rounds may differ "
+            "from those of an uninterrupted run. Finish it with the code that started it, or "
+            "continue anyway with --force (in Python resume='force')"
         )
     warn(
-        f"{path} was begun with other code: {what}; the rounds still to come may differ from "
-        "those of an uninterrupted run"
+        f"{path} was started with other code: {what}; the remaining rounds may differ from those "
+        "of an uninterrupted run"
     )
 
 
 def changed_code(saved: RunIdentity, now: RunIdentity) -> list[str]:
-    """What differs between the code that began a run and the code at work, in words."""
+    """How this code differs from the code that started a run."""
     old, new = saved.code, now.code
     words = []
     if old.get("idiolect") != new["idiolect"]:

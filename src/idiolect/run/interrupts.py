@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: what is at work comes to an end, nothing half-done is saved."""
+"""Signals that ask a run to stop: it finishes the round it is in, and saves nothing half-done."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..core.documents import decode, expect_fields
+from ..core.files import write_json
 from ..core.knobs import SettingError
 from ..core.text import warn
 from ..data.federation import SPLITS
@@ -73,7 +74,7 @@ class Runner:
         return range(self.settings.seed, self.settings.seed + self.settings.seeds)
 
     def continued(self, folder: RunDirectory, force: Callable[[str], None] | None) -> RunIdentity:
-        """What the directory says of the run, if this one continues it; with its rounds of now."""
+        """The run in the directory, if this one continues it, with the rounds that it has now."""
         saved = RunIdentity.read(folder.path)
         check_same(saved, self.identity, folder.path, force)
         self.starts = read_starts(folder.path)
@@ -91,7 +92,7 @@ class Runner:
         return saved.with_rounds(now)
 
     def begin(self, folder: RunDirectory, identity: RunIdentity) -> None:
-        """Write what the run is and where it is at work, or say what is other than before."""
+        """Write what the run is and where it runs, or warn of what has changed since."""
         now = self._environment()
         for difference in differences(self.starts, now):
             warn(difference)
@@ -108,17 +109,18 @@ class Runner:
         self.identity = identity
         try:
             if self.longer:  # the record of the shorter run, whose models are about to go
-                folder.remove("record.json", "record.safetensors", "result.json")
-            folder.write_json("environment.json", self.starts)
+                for name in ("record.json", "record.safetensors", "result.json"):
+                    (folder.path / name).unlink(missing_ok=True)
+            write_json(folder.path / "environment.json", self.starts)
             if not begun or changed:
-                folder.write_json("settings.json", identity.as_dict())
+                write_json(folder.path / "settings.json", identity.as_dict())
         except OSError as error:
             raise SettingError(
                 f"directory: cannot write to {folder.path}: {error.strerror}"
             ) from None
 
     def _environment(self) -> dict[str, Any]:
-        """What there is to say of this start."""
+        """The environment of this start."""
         rounds = self.settings.rounds
         return environment() | {"code": self.identity.code, "from": {}, "rounds": rounds}
 
@@ -163,11 +165,8 @@ class Runner:
 
     def _blank_record(self) -> Record:
         parts, s = self.parts, self.settings
-        method, federation, criterion = (
-            parts.method,
-            parts.federation,
-            parts.task.criterion,
-        )
+        method, federation = parts.method, parts.federation
+        criterion = parts.task.criterion
         used = in_use(s.metrics, s.metric, federation.classes, criterion.name)
         notes = parts.notes()
         for note in notes.values():
@@ -177,7 +176,7 @@ class Runner:
             notes["chosen"] = {"loss": self.note}
         baseline: list[float] = []  # what each client's own constant answer reaches
         if self.placement is None:
-            figure = s.metric or ("accuracy" if federation.classes else "loss")
+            figure = s.figure(federation.classes)
             baseline = per_client(federation, criterion, used, figure)
         return Record(
             method=name_of(method),
@@ -227,7 +226,7 @@ class CheckpointFacts:
     journal: dict[str, Any]
     engine: dict[str, Any] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
-    stopped: str = ""  # a stop that the figures do not tell: a callback's
+    stopped: str = ""  # where a callback stopped it, which the figures do not show
 
     @classmethod
     def read(cls, facts: dict[str, Any], rounds: int, columns: Sequence[str]) -> CheckpointFacts:
@@ -248,7 +247,7 @@ class CheckpointFacts:
 
 @dataclass
 class SeedRun:
-    """One seed under way: what is at work, and what it leaves behind."""
+    """One seed while it runs: its moving parts, and its record."""
 
     runner: Runner
     session: Session
@@ -325,7 +324,7 @@ class SeedRun:
 
     def _figure(self) -> Figure:
         """The chosen figure of the last evaluated round; NaN before the first."""
-        name = self.settings.metric or ("accuracy" if self.session.classes else "loss")
+        name = self.settings.figure(self.session.classes)
         history = self.record.history
         return Figure(history[-1][name] if history else math.nan, name)
 
@@ -451,12 +450,12 @@ class SeedRun:
         path = folder.checkpoints(self.record.seed)
         checkpoint.recover(path)
         checkpoint.recover(folder.checkpoints(self.record.seed, best=True))
-        if checkpoint.found(path):
+        if checkpoint.newest_first(path):
             self._restore(path)
         starts = self.runner.starts
         starts[-1]["from"][str(self.record.seed)] = self.session.rounds
         with on_disk("the environment"):
-            folder.write_json("environment.json", starts)
+            write_json(folder.path / "environment.json", starts)
 
     def _restore(self, path: Path) -> None:
         """Back to the newest sound checkpoint."""

@@ -83,7 +83,7 @@ def personalised(
     seed = _figures(session.seed, new, scores, gradients)
     note = {
         "rounds": rounds,
-        "text": f"{len(roster)} clients after training: {rounds} rounds of their own towards the "
+        "text": f"{len(roster)} clients after training: {rounds} rounds of training towards the "
         f"server of round {first}; nothing was sent up, its message came down once",
     }
     return new, replace(
@@ -130,8 +130,8 @@ def _check_data(federation: Federation, data: dict[str, Any]) -> None:
         and _statistics(own_preparation) != _statistics(prepared)
     ):
         raise SettingError(
-            "data: these rows were prepared (encoded, scaled) in a way of their own; prepare them "
-            "as the training data were: Federation.from_frame(..., preparation=result.preparation, "
+            "data: these rows were prepared (encoded, scaled) in another way; prepare them as the "
+            "training data were: Federation.from_frame(..., preparation=result.preparation, "
             "class_names=result.class_names)"
         )
     if (own_preparation is None) != (prepared is None):
@@ -147,7 +147,7 @@ def _check_data(federation: Federation, data: dict[str, Any]) -> None:
 
 def _statistics(preparation: dict[str, Any]) -> Any:
     """What a preparation does to a row, whoever the clients are."""
-    own = preparation["scale"] == "client"  # every client has statistics of its own
+    own = preparation["scale"] == "client"  # every client has its own statistics
     left_out = {"fill", "centre", "spread"} if own else set()
     columns = [{k: v for k, v in c.items() if k not in left_out} for c in preparation["columns"]]
     return columns, preparation["scale"], preparation["missing"]

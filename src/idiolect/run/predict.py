@@ -1,4 +1,4 @@
-"""What a client's own model says of new rows, in the words of the training data."""
+"""Predictions of a client's own model for new rows, with the labels of the training data."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def predict(models: Models, rows: Any, owners: Id | list[Id], data: dict[str, An
         if not parts:
             raise SettingError("rows: there are none; at least one is needed")
         outputs = torch.cat(parts)[torch.tensor(places).argsort()]
-    return _in_words(outputs, task.criterion, data)
+    return _prediction(outputs, task.criterion, data)
 
 
 def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:
@@ -109,7 +109,7 @@ def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:
     return torch.cat(pieces)
 
 
-def _in_words(outputs: Tensor, loss: Loss, data: dict[str, Any]) -> Prediction:
+def _prediction(outputs: Tensor, loss: Loss, data: dict[str, Any]) -> Prediction:
     classes = int(data.get("classes", 0))
     labels = labels_of(data)
     by_class = outputs if outputs.dim() > 1 else outputs.unsqueeze(-1)
@@ -136,7 +136,7 @@ def _array(labels: tuple[Any, ...]) -> np.ndarray:
     return mixed
 
 
-# -- what the data of the run say ------------------------------------------------------------------
+# -- the data of the run ---------------------------------------------------------------------------
 def labels_of(data: dict[str, Any]) -> tuple[Any, ...]:
     """The user's label of each class, from a record; SettingError where they cannot be that."""
     labels = data.get("class_names", [])
@@ -179,28 +179,24 @@ def _plain_label(label: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
-# -- what the user gives ---------------------------------------------------------------------------
-def is_several(client: Any) -> bool:
-    """Whether this is a client for each row: a list, an array or a column of a table."""
-    return client is not None and not isinstance(client, str | bytes | int | float | np.generic)
+# -- rows and clients ---------------------------------------------------------------------------
+def client_by_row(client: Any) -> list[Any] | None:
+    """The client of each row, from a list, an array or a column of a table; None for one client.
 
-
-def plain_list(clients: Any) -> list[Any]:
-    """A client for each row, as a list."""
-    if hasattr(clients, "tolist"):
-        return list(clients.tolist())
-    if hasattr(clients, "to_list"):
-        return list(clients.to_list())
-    return list(clients)
-
-
-def _is_frame(rows: Any) -> bool:
-    return hasattr(rows, "columns") and not isinstance(rows, Tensor | np.ndarray)
+    >>> client_by_row(np.array(["north", "south"])), client_by_row("north")
+    (['north', 'south'], None)
+    """
+    if client is None or isinstance(client, str | bytes | int | float | np.generic):
+        return None
+    for convert in ("tolist", "to_list"):
+        if hasattr(client, convert):
+            return list(getattr(client, convert)())
+    return list(client)
 
 
 def _inputs(rows: Any, owners: Id | list[Id], data: dict[str, Any], dtype: torch.dtype) -> Tree:
     """Rows as the model takes them."""
-    if _is_frame(rows):
+    if hasattr(rows, "columns") and not isinstance(rows, Tensor | np.ndarray):  # a data frame
         preparation = preparation_of(data)
         if preparation is not None:
             return torch.from_numpy(preparation.apply(rows, clients=owners)).to(dtype)

@@ -210,7 +210,7 @@ class Record:
         expect(self.data, dict[str, Any], "data")
         expect(self.model["parameters"], list[list[Any]], "model.parameters")
         if not self.seeds:
-            raise ValueError("there is no seed in it")
+            raise ValueError("it has no seed")
         self.summary()
         for seed in self.seeds:
             for row in [*seed.final.values(), *seed.history, seed.best]:

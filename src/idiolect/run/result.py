@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from ..core.files import private_folder, write_atomic, write_json
+from ..core.files import private_folder, write_atomic, write_csv, write_json
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..core.types import Id
@@ -27,7 +27,7 @@ from ..task.initial import constants
 from .directory import RunDirectory
 from .identity import RunIdentity
 from .personalise import PersonalisedModels, personalised
-from .predict import Models, Prediction, is_several, labels_of, plain_list, predict, preparation_of
+from .predict import Models, Prediction, client_by_row, labels_of, predict, preparation_of
 from .record import Record, SeedRecord, float32_safetensors
 from .round_log import Journal
 from .session import Session
@@ -144,10 +144,11 @@ class Result:
         for each row. Classes come back by the labels of the training data.
         """
         models = self.models(seed, best)
-        if position is not None or not is_several(client):
-            owners: Any = _id(models.roster, client, position)
-        else:
-            owners = [_id(models.roster, one, None) for one in plain_list(client)]
+        by_row = None if position is not None else client_by_row(client)
+        if by_row is None:
+            owner = _id(models.roster, client, position)
+            return predict(models, rows, owner, self.record.data)
+        owners = [_id(models.roster, one, None) for one in by_row]
         return predict(models, rows, owners, self.record.data)
 
     def personalise(
@@ -159,7 +160,7 @@ class Result:
         returning: bool = False,
         best: bool = False,
     ) -> Result:
-        """Models of their own for new clients, after training; nothing is sent.
+        """Personal models for new clients, after training; nothing is sent.
 
         They do what held-out clients do: `rounds` of the method's own training towards the
         finished server (as many as `held_out_rounds` says unless given), then they are evaluated.
@@ -190,8 +191,8 @@ class Result:
     ) -> list[Path]:
         """Every client's own model as safetensors: a file per client, or one file for all.
 
-        In one file a tensor is called `client/parameter`. The files; `clients.json` tells which is
-        whose. `best`: as they were in the best round by validation data.
+        In one file a tensor is called `client/parameter`. Returns the files; `clients.json` says
+        whose each is. `best`: as they were in the best round by validation data.
         """
         models = self.models(seed, best)
         task = models.task
@@ -252,7 +253,7 @@ class Result:
         one = next(s for s in self.record.seeds if s.seed == seed)
         if not one.best or not self.record.settings.get("keep_best"):
             raise SettingError(
-                "best: the models of the best round were not kept; run with keep_best=True"
+                "best: the models of the best round were not saved; run with keep_best=True"
             )
 
     # -- copies ----------------------------------------------------------------------------------
@@ -279,8 +280,8 @@ class Result:
         """Write a run directory: record, tables and, where models can be reached, checkpoints."""
         path = Path(directory)
         with RunDirectory(path, fresh=True) as folder:
-            folder.write_json("settings.json", self.identity().as_dict())
-            folder.write_json("environment.json", self.record.starts)
+            write_json(path / "settings.json", self.identity().as_dict())
+            write_json(path / "environment.json", self.record.starts)
             self.write(folder)
             for s in self.record.seeds:
                 if s.seed in self._sessions or self._source is not None:
@@ -305,14 +306,14 @@ class Result:
 
     def write(self, folder: RunDirectory) -> None:
         """Record and tables, into the run's own directory."""
-        record = self.record
+        record, path = self.record, folder.path
         if self.rounds_table():
-            folder.write_csv("metrics.csv", self.rounds_table())
-        folder.write_csv("clients.csv", self.clients_table())
-        folder.write_json("result.json", self.summary())
-        folder.write_json("record.json", record.as_dict())
+            write_csv(path / "metrics.csv", self.rounds_table())
+        write_csv(path / "clients.csv", self.clients_table())
+        write_json(path / "result.json", self.summary())
+        write_json(path / "record.json", record.as_dict())
         arrays = {f"seed-{s.seed}": s.by_client for s in record.seeds}
-        write_atomic(folder.path / "record.safetensors", float32_safetensors(arrays))
+        write_atomic(path / "record.safetensors", float32_safetensors(arrays))
 
     def __repr__(self) -> str:
         figures = self.over_seeds("accuracy")

@@ -56,7 +56,7 @@ class Journal:
         metrics = GrowingFile(path)
         if not metrics.back_to(mark):
             with on_disk(path.name):
-                self.folder.write(path.name, content)
+                write_atomic(path, content)
             metrics = GrowingFile(path)
             if not metrics.back_to(mark):
                 self._append(metrics, path.name, content)
@@ -105,7 +105,7 @@ class Journal:
     def load(self, saved: dict[str, Any], evaluated: int) -> None:
         """Return to the state of a checkpoint after `evaluated` evaluated rounds.
 
-        What came after it is cut off. ValueError where the accuracies are not what was kept.
+        What came after it is cut off. ValueError where the accuracies are not those of then.
         """
         marks = {name: Mark.of(saved.get(name)) for name in ("ledger", "accuracy")}
         marks["delays"] = Mark.of(saved["delays"]) if "delays" in saved else Mark()
@@ -114,7 +114,7 @@ class Journal:
         if marks["accuracy"].size != rows or not accuracy.back_to(marks["accuracy"]):
             raise ValueError(
                 f"{accuracy.path} is not as it was when it was saved (lost or changed); "
-                "put it back, or go on from an earlier checkpoint"
+                "put it back, or continue from an earlier checkpoint"
             )
         for name in ("ledger", "delays"):
             file = self.files[name]
@@ -207,7 +207,7 @@ class GrowingFile:
         self._handle = -1  # opened when it is first needed
 
     def append(self, content: bytes) -> None:
-        """More at the end. OSError where it could not be written: it is kept all the same."""
+        """More at the end. OSError where it could not be written: it then waits in memory."""
         self.mark = self.mark.and_then(content)
         self._waiting.append(content)
         self.flush()

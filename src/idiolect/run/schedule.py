@@ -41,7 +41,7 @@ class Curve:
     numbers: tuple[float, ...] = ()
 
     def sound(self) -> bool:
-        """Whether there is such a curve."""
+        """Whether name and numbers are those of a curve."""
         count = len(self.numbers)
         if count not in _NUMBERS.get(self.kind, ()) or not all(map(math.isfinite, self.numbers)):
             return False
@@ -85,7 +85,7 @@ class Curve:
 class Schedule:
     """Curves over rounds: for all learning rates of the method ("rates"), or for single fields.
 
-    A field with a curve of its own is not scaled with the rates.
+    A field with its own curve is not scaled with the rates.
 
     >>> Schedule.parse("step:100:0.5").factors(250, 300)
     {'rates': 0.25}
@@ -114,7 +114,7 @@ class Schedule:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that have a curve of their own."""
+        """The fields that have their own curve."""
         return tuple(name for name, _ in self.curves if name != RATES)
 
     @property

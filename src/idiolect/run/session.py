@@ -1,4 +1,4 @@
-"""One seed of a run at work: contract, roster, server, hosts and the engine between them."""
+"""One seed of a run: contract, roster, server, hosts and the engine between them."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ class Session:
         return self.server.most_bytes() + self.engine.most_bytes() + start + hosts + figures
 
     def personalise_held_out(self, rounds: int) -> None:
-        """The clients kept out of training train towards the finished server, once."""
+        """Held-out clients train towards the finished server, once."""
         if len(self.people.held_out) and not self.held_out_personalised:
             self.engine.personalise(self.people.held_out, rounds)
             self.held_out_personalised = True
@@ -364,7 +364,7 @@ def starts_in_checkpoint(task: Task) -> bool:
     """Whether checkpoints keep all that a run started from: the weights of a user's module.
 
     Not where other parts of the module count too (frozen parameters, constant buffers): then the
-    same module is needed to go on, or to use its models.
+    same module is needed to continue the run, or to use its models.
     """
     module = task.model
     if not isinstance(module, nn.Module):

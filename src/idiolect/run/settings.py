@@ -122,7 +122,7 @@ class Selection(Knobs):
     quorum: int = knob(1, "messages a round needs to count; fewer leave the server as it is", low=1)
     held_out: int = knob(
         0,
-        "clients kept out of training, personalised and evaluated at the end",
+        "clients that are left out of training, personalised and evaluated at the end",
         low=0,
         roles=(COMPARISON,),
         refused_in={"advise": _EVERYONE, "deployment": "every client that has agreed takes part"},
@@ -264,12 +264,12 @@ class Timing(Knobs):
     )
     concurrency: int = knob(
         0,
-        "arrivals: clients at work at any time; 0 = `sample`, or all where everyone trains",
+        "arrivals: clients that train at the same time; 0 = `sample`, or all where everyone trains",
         low=0,
     )
     next_client: str = knob(
         "sampled",
-        "arrivals: who starts when a message has arrived, one sampled among those not at work "
+        "arrivals: who starts when a message has arrived, one sampled among the idle clients "
         "or the same",
         choices=NEXT,
     )
@@ -297,7 +297,7 @@ class Timing(Knobs):
 
     @property
     def carrier(self) -> EngineTraits:
-        """What there is to know about where the hosts are."""
+        """The properties of this engine."""
         return ENGINES[self.engine]
 
 
@@ -427,6 +427,14 @@ class Evaluation(Knobs):
         },
     )
 
+    def figure(self, classes: int) -> str:
+        """The figure that a run is about, by the number of classes of its data (0: real targets).
+
+        >>> Settings().figure(10), Settings().figure(0), Settings(metric="loss").figure(10)
+        ('accuracy', 'loss', 'loss')
+        """
+        return self.metric or ("accuracy" if classes else "loss")
+
     @property
     def validates(self) -> bool:
         """Whether evaluations look at validation data too."""
@@ -476,7 +484,7 @@ class Resources(Knobs):
     )
     memory: float = knob(
         2.0,
-        "GiB for a chunk at work, and for private rows before they move to a file",
+        "GiB for the clients computed at once, and for private rows before they move to a file",
         above=0,
         on_resume=MAY_CHANGE,
     )

@@ -1,7 +1,7 @@
 """Hosts of a run in other processes: worker processes on this machine, or actors of Ray.
 
 Hosts on Ray load their data by name, and the run's own process never holds a sample. What it needs
-to know of them (numbers of samples, their form, the fingerprint, the trivial baseline) is found
+to know of them (numbers of samples, their form, the fingerprint, the trivial baseline) is computed
 where they are, and so is whether model, loss and metrics fit them.
 """
 
@@ -37,7 +37,7 @@ from .prepare import prepare
 from .session import Share, build_engine, data_of_clients
 from .settings import Settings
 
-HOSTS = ".hosts"  # in a run directory: rows of hosts that are at work
+HOSTS = ".hosts"  # in a run directory: rows of running hosts
 
 
 class WorkerHosts:
@@ -111,7 +111,7 @@ class WorkerHosts:
         if self._temporary is not None:
             self._temporary.cleanup()
             return
-        with suppress(OSError):  # another seed is at work
+        with suppress(OSError):  # another seed is running
             self.folder.parent.rmdir()
 
 

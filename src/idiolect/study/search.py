@@ -108,7 +108,7 @@ def read_criterion(name: str, settings: Settings, federation: Federation) -> Cri
         )
     if name not in CRITERIA:
         raise nearest(str(name), CRITERIA, "criterion")
-    measure = settings.metric or ("accuracy" if federation.classes else "loss")
+    measure = settings.figure(federation.classes)
     return Criterion(name, measure, direction(measure, settings.metrics))
 
 

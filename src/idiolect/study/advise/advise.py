@@ -242,7 +242,7 @@ class Inquiry:
 
     @property
     def metric(self) -> str:
-        return self.settings.metric or ("accuracy" if self.federation.classes else "loss")
+        return self.settings.figure(self.federation.classes)
 
     def answer(self, plans: list[Plan]) -> Advice:
         """The whole way."""
