@@ -9,7 +9,7 @@ from torch import nn
 import helpers
 import idiolect as il
 from idiolect.core import streams
-from idiolect.methods import private_solvers as finetuners
+from idiolect.methods.ffgg import solve
 from idiolect.task.context import Here
 from idiolect_papers.closed_forms.quadratic import Quadratic
 from methods.common import LOGISTIC, PARTS, Case, N, assert_equals, every_batching, every_part
@@ -282,7 +282,7 @@ def test_conjugate_gradients_over_rows_are_scipys_iterate_by_iterate(steps):
         problem.federation(), torch.arange(4), clients=keys, seed=0, round=0, batch=8,
         batching="full", dtype=torch.float64,
     )  # fmt: skip
-    found = finetuners.solve(
+    found = solve(
         task, task.split("w.*"), torch.from_numpy(theta), torch.from_numpy(start), here, "cg", 0.0,
         steps,
     )  # fmt: skip
@@ -308,7 +308,7 @@ def test_a_row_of_conjugate_gradients_that_has_arrived_counts_no_more_products()
             seed=0, round=0, batch=8, batching="full", dtype=torch.float64,
         )  # fmt: skip
         split = task.split("w.*")
-        w = finetuners.solve(task, split, theta, start[rows], here, solver, 0.0, 30)
+        w = solve(task, split, theta, start[rows], here, solver, 0.0, 30)
         np.testing.assert_allclose(w, problem.best_w(theta)[rows], atol=1e-10)
         return here.tally.tolist()
 

@@ -28,8 +28,8 @@ ray = pytest.importorskip("ray")
 
 from engine.loopback import remote_rounds  # noqa: E402
 from idiolect.cli.main import main  # noqa: E402
-from idiolect.engine import ray_cluster  # noqa: E402
 from idiolect.engine.carriers import Place  # noqa: E402
+from idiolect.engine.carriers import ray as ray_cluster  # noqa: E402
 from idiolect.engine.carriers.ray import RayCarrier  # noqa: E402
 from idiolect.host.lazy_federation import LazyFederation  # noqa: E402
 from idiolect.host.service import Service  # noqa: E402

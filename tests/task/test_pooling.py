@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from idiolect.task.kernels.pooling import FastPool, with_fast_pooling
+from idiolect.task.kernels.rows import FastPool, with_fast_pooling
 
 CASES = {
     "numbers": lambda g: torch.randn(3, 4, 6, 8, generator=g, dtype=torch.float64),

@@ -15,10 +15,8 @@ from torch import nn
 from ..core.callables import read_options
 from ..core.knobs import Knobs
 from ..core.registry import Table
-from . import custom
 from .adapters import adapt
-from .base import Model
-from .custom import Builder, options_of
+from .base import Builder, Model, accept, call_builder, options_of, title
 from .feedforward import MLP, FedDeperCNN, LeNet, Linear, smallest_side
 from .resnet import ResNet18, ResNet34, ResNetSmall
 from .transformer import Transformer
@@ -37,7 +35,7 @@ LARGE: dict[str, type[Model]] = {
     "resnet34": ResNet34,
     "transformer": Transformer,
 }
-MODELS: Table[type[Knobs]] = Table("model", "idiolect.models", PAPERS | LARGE, custom.accept)
+MODELS: Table[type[Knobs]] = Table("model", "idiolect.models", PAPERS | LARGE, accept)
 
 
 def make(
@@ -65,12 +63,12 @@ def make(
         ...
     idiolect.core.knobs.SettingError: model: 'lenett' is unknown; did you mean 'lenet'? known: ...
     """
-    name = model if isinstance(model, str) else custom.title(model)
-    entry = MODELS.find(model) if isinstance(model, str) else custom.accept(name, model)
+    name = model if isinstance(model, str) else title(model)
+    entry = MODELS.find(model) if isinstance(model, str) else accept(name, model)
     settings, extra = read_options(entry, options, name)
     if isinstance(settings, Model):
         return settings.build(inputs, outputs)
-    return custom.call(settings, inputs, outputs, extra)
+    return call_builder(settings, inputs, outputs, extra)
 
 
 def default(inputs: tuple[int, ...], outputs: int) -> str:

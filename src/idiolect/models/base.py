@@ -1,15 +1,22 @@
-"""What all models share: a frozen dataclass that makes named layers from the shape of a sample."""
+"""What all models share: a dataclass that makes named layers; or a user's callable in its place.
+
+A user's own architecture is a subclass of `Model`, or any callable that makes a torch module. It
+takes `(inputs, outputs, **options)`: the shape of one sample, the number of outputs, and options by
+name. It may be a function or a class derived from `nn.Module`.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
+from typing import Any
 
 from torch import nn
 
+from ..core.callables import settings_class
 from ..core.knobs import Knobs, SettingError, knob
 from .adapters import KINDS, adapt
 
@@ -105,3 +112,64 @@ def image(name: str, inputs: tuple[int, ...], side: int) -> tuple[int, int, int]
             f"{name}, got {inputs}"
         )
     return inputs[0], inputs[1], inputs[2]
+
+
+# -- a user's own architecture ---------------------------------------------------------------------
+Builder = Callable[..., nn.Module]
+
+_ACCEPTED = (
+    "a subclass of Model, or a callable (inputs, outputs, **options) that makes a torch.nn.Module"
+)
+
+
+def title(entry: Any) -> str:
+    """What an entry, or an object that is refused, is called in messages."""
+    return getattr(entry, "__name__", type(entry).__name__) if callable(entry) else repr(entry)
+
+
+def accept(name: str, thing: Any) -> type[Knobs]:
+    """`thing` as an entry of the table of models: a class of settings.
+
+    Of a callable, the settings are the parameters after `inputs` and `outputs`.
+    """
+    if isinstance(thing, type) and issubclass(thing, Model):
+        return thing
+    if isinstance(thing, nn.Module):
+        raise SettingError(
+            f"model: {name!r} must be {_ACCEPTED}, got a module that is already built; "
+            "give that to Task itself"
+        )
+    wrong_class = isinstance(thing, type) and not issubclass(thing, nn.Module)
+    if wrong_class or not callable(thing):
+        raise SettingError(f"model: {name!r} must be {_ACCEPTED}")
+    try:
+        return settings_class(thing, title(thing), places=2, untyped_flags=False)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"model: {title(thing)} must be {_ACCEPTED} ({error})") from None
+
+
+def options_of(entry: type[Knobs] | Builder) -> type[Knobs]:
+    """The options of a model as a dataclass: for flags and docs.
+
+    Options of a callable that are not bool, int, float or str are for Python only, and not flags.
+
+    >>> def net(inputs, outputs, width: int, rate=0.5, norm=nn.LayerNorm) -> nn.Module: ...
+    >>> from idiolect.core.knobs import describe
+    >>> [row["name"] for row in describe(options_of(net))]
+    ['width', 'rate']
+    """
+    if isinstance(entry, type) and issubclass(entry, Knobs):
+        return entry
+    return accept(title(entry), entry)
+
+
+def call_builder(
+    settings: Any, inputs: tuple[int, ...], outputs: int, extra: dict[str, Any]
+) -> nn.Module:
+    """The module that a callable makes."""
+    module = settings.call(check_shapes(inputs, outputs), outputs, **extra)
+    if not isinstance(module, nn.Module):
+        raise SettingError(
+            f"model: {title(type(settings))} must be {_ACCEPTED}, got a {type(module).__name__}"
+        )
+    return module

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError, nearest
-from .block import block, layers
-from .dense import DenseProjection
+from .dense import DenseProjection, block, layers
 from .sparse import Contiguous, Identity, Sparse
 from .spec import Spec
 

@@ -10,7 +10,7 @@ import torch
 from ..core.knobs import SettingError
 from ..wire.messages import HEADER
 from . import PROJECTIONS, Projection, Spec, check, make_projection
-from .block import Blocks
+from .dense import Blocks
 from .sparse import Slices, Sparse
 
 

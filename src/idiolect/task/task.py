@@ -23,11 +23,10 @@ from ..core.knobs import SettingError
 from ..core.types import Tree, arguments
 from .batches import Batch
 from .buffers import Statistics
-from .custom_losses import Given, as_loss
 from .initial import Initial
 from .kernels import Kernel, Rows, Unmappable, choose, has_dropout, one_loss
 from .layout import Layout, Split, split_by
-from .losses import Loss, spread
+from .losses import Given, Loss, as_loss, spread
 
 CPU = torch.device("cpu")
 
