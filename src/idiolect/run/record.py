@@ -51,7 +51,7 @@ class SeedRecord:
     gradients_per_client: float = 0.0  # training, and personalisation before use
     rejected: dict[str, int] = field(default_factory=dict)  # reason -> messages
     missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
-    counted: dict[str, int] = field(default_factory=dict)  # of all clients: see Method.counted
+    counted: dict[str, int] = field(default_factory=dict)  # of all clients: see Traits.counters
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
 

@@ -46,7 +46,7 @@ class SeedSummary:
     best_accuracy: float  # of the best evaluated round on test data
     best_late: Figures  # that round from round 20 on
     best_by_validation: Figures  # the evaluated round that is best on validation data
-    counted: dict[str, float] = field(default_factory=dict)  # see Method.counted
+    counted: dict[str, float] = field(default_factory=dict)  # see Traits.counters
     time: float | None = None  # simulated or real time of the last evaluated round
     staleness: tuple[float, ...] = ()  # mean staleness of each evaluated round
     global_model: Figures = field(default_factory=dict)
