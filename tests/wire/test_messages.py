@@ -190,3 +190,21 @@ def test_finite_looks_at_every_part_of_every_message():
     state["b"][2, 2] = float("nan")
     assert wire.finite(state).tolist() == [True, False, False, True]
     assert wire.finite({"n": state["n"]}).tolist() == [True] * 4
+
+
+def test_the_shape_that_was_sent_is_named_beside_the_declared_one():
+    schema = wire.Schema.of({"w": torch.zeros(3)})
+    rows = {"w": torch.zeros(2, 4, 5)}
+    with pytest.raises(ValueError, match=r"float32\(4, 5\), declared torch.float32\(3,\)"):
+        wire.pack(schema, 1, 0, np.arange(2), np.ones(2), rows)
+
+
+def test_numbers_are_packed_and_read_without_a_copy_where_they_lie_well():
+    rows = torch.arange(12.0).reshape(3, 4)
+    raw = wire.raw_bytes(rows)
+    assert np.shares_memory(raw, rows.numpy())
+    assert wire.numbers(raw, np.dtype("f4")).data_ptr() == rows.data_ptr()
+    wide = np.zeros((3, 17), dtype=np.uint8)  # rows of 17 bytes: the second is not aligned
+    wide[:, :16] = raw
+    copied = wire.numbers(wide[:, :16], np.dtype("f4"))
+    assert torch.equal(copied, rows) and not np.shares_memory(copied.numpy(), wide)
