@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 # module of idiolect -> the tests that are about it; its own examples are run too
 TARGETS = {
-    "wire.messages": ["tests/wire", "tests/server/test_contract.py"],
+    "wire.messages": ["tests/wire", "tests/channels/test_link.py", "tests/server"],
     "wire.ragged": ["tests/wire", "tests/channels/test_bits.py", "tests/channels/test_lbgm.py"],
     "wire.admission": [
         "tests/wire",
@@ -43,7 +43,12 @@ TARGETS = {
     ],
     "server.round": ["tests/server", "tests/run/robust/test_faults.py"],
     "server.streaming_mean": ["tests/server"],
-    "server.state": ["tests/server", "tests/run/test_foreign_directory.py"],
+    "server.state": [
+        "tests/server",
+        "tests/engine/test_arrivals.py",
+        "tests/run/test_asynchronous_run.py",
+        "tests/run/test_foreign_directory.py",
+    ],
     "server.server": [
         "tests/server",
         "tests/channels/test_sketch.py",
