@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from idiolect import Settings, Task
+from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 
 from .workloads import Workload
@@ -13,9 +14,8 @@ from .workloads import Workload
 class Ours:
     def __init__(self, work: Workload):
         settings = Settings(sample=work.heard, batch=work.batch, batching="epochs")
-        self.session = Session(
-            work.method, Task(work.module()), work.federation(), settings, seed=0, run=1
-        )
+        parts = prepare(work.method, Task(work.module()), work.federation(), settings)
+        self.session = Session(parts, seed=0, run=1)
         self.everyone = torch.arange(work.clients)
 
     def round(self) -> tuple[float, float]:  # -> accuracy, loss over all test samples

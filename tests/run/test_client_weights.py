@@ -46,7 +46,7 @@ def test_weights_are_read_from_mappings_json_and_files(tmp_path):
         ({"a": float("nan")}, "nan for 'a'"),
         ({"a": True}, "True for 'a'"),
         ('{"a": 1, "a": 2}', "named twice"),
-        ("{nothing}", "no JSON"),
+        ("{nothing}", "not JSON"),
         ("no such file.csv", "cannot be read"),
         (3.0, "got 3.0"),
     ],
