@@ -29,7 +29,7 @@ class Attack(Knobs):
     the message is a change already. `keys` are streams.keys(seed, "attack", round, name keys of the
     clients): what a client draws depends on no other client.
 
-    An attack of one's own overrides `forge`, or `forge_round` if it needs the whole round.
+    Your own attack overrides `forge`, or `forge_round` if it needs the whole round.
     """
 
     # what the attack does to the malicious clients' training labels before the run:

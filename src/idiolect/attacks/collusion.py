@@ -166,8 +166,8 @@ class Mimic(Collusion):
     Every message is an honest one, yet where clients differ the others lose their weight.
     which = "variance": z is the direction of greatest variance of the honest changes x_i and
     i* = argmax_i |z . x_i|. The paper sums both over the first rounds and then keeps i*; this
-    attack has no memory and decides anew in each round. which = "keyed": the honest client with the
-    smallest random number of the round. Karimireddy, He and Jaggi 2022.
+    attack has no memory and decides in each round by itself. which = "keyed": the honest client
+    with the smallest random number of the round. Karimireddy, He and Jaggi 2022.
 
     >>> import numpy as np
     >>> rows = torch.tensor([[0.0], [1.0], [5.0], [9.0]])

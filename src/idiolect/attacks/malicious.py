@@ -169,7 +169,7 @@ class WatchedHost(Host):
 class MaliciousHost(Host):
     """A host of malicious clients only."""
 
-    stacks = False  # an attack is told the one message that its clients were sent
+    stacks = False  # an attack sees the one message sent to its clients
 
     def __init__(self, *arguments: Any, attack: Attack, observer: Observer | None = None):
         super().__init__(*arguments)

@@ -32,7 +32,7 @@ def poison(
 
     Inputs are shared; validation and test targets stay true.
 
-    - "random": each label is drawn anew, once: uniform over the other classes (labels = "wrong";
+    - "random": each label is redrawn once: uniform over the other classes (labels = "wrong";
       with two classes that flips it) or over all (labels = "uniform"). The text of the lp-proj
       paper says "flipped (if binary) or uniformly random noisy labels" (C.7.2), its public code
       draws from all classes. Real targets (classes = 0) change places within the client.

@@ -55,7 +55,7 @@ class SignFlip(Attack):
 
 @dataclass(frozen=True)
 class Gaussian(Attack):
-    """Noise: every entry ~ N(0, std^2), drawn anew per client and round.
+    """Noise: every entry ~ N(0, std^2), drawn independently per client and round.
 
     Section 4.2 of the lp-proj paper, tau = 100; Blanchard et al. 2017.
 

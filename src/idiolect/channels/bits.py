@@ -257,7 +257,7 @@ def read_places(reader: Reader, who: Array, k: int, n: int) -> Array:  # -> int6
 
 
 def _places_size(k: int, n: int, low: int) -> int:
-    """Bytes of the Elias-Fano code with so many low bits."""
+    """Bytes of the Elias-Fano code with this many low bits."""
     return size(k, low) + size(k + ((n - 1) >> low), 1)
 
 

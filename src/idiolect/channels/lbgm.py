@@ -29,7 +29,7 @@ class LBGM(Stage):
     before it to send it later. threshold = 0 sends everything in full; so does a zero g (the first
     message).
 
-    layers = false: one byte, then rho if it is 1; the row goes on to the next stage if it is 0.
+    layers = false: one byte, then rho if it is 1; the row passes to the next stage if it is 0.
     layers = true, tensor by tensor: one bit per tensor (1 = rho), filled up to whole bytes; then,
     in order, rho or the tensor's numbers as they are. No stage can follow.
 

@@ -74,7 +74,7 @@ class Link:
         return 0, sum(channel.limit(form) for _, channel, form in self._parts(version))
 
     def down_values(self, numbers: int, version: int = 0) -> float:
-        """32-bit words of a message down of so many numbers, as the lp-proj paper counts."""
+        """32-bit words of a message down with this many numbers, as the lp-proj paper counts."""
         return sum(channel.down_values(form) for _, channel, form in self._parts(version))
 
     def kept(self, what: str) -> dict[str, int]:

@@ -82,7 +82,7 @@ class RemoteHosts:
             yield n, self._read(n, reply, calls.read_answer)
 
     def conclude(self, conclusion: RoundConclusion) -> None:
-        """Tell everyone that was asked; hosts that are late are told without waiting for them."""
+        """Notify all hosts of the round; late ones are notified without waiting for them."""
         frames = {
             n: calls.verdict_call(
                 replace(

@@ -37,7 +37,7 @@ from .scores import Scores
 MAGIC = b"idc1"
 MOST_FACTS = 1 << 20  # bytes of the head of a frame
 MOST_FRAME = 1 << 31  # bytes of a frame
-MOST_VERSION = 1 << 32  # of a round: the header of a message has so many bits
+MOST_VERSION = 1 << 32  # of a round: as many bits as the header of a message has
 MOST_COUNTED = 1 << 40  # gradients, or numbers sent, of a client in a round
 FAILED = "failed"  # the kind of a reply that tells an error
 REFUSED = "refused"  # the kind of a reply to what the owner's rules forbid
@@ -299,7 +299,7 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
                 raise ValueError(f"scores: the metric {metric.name} is missing")
             if rows.dtype != torch.float64 or counts.dtype != torch.int64:
                 raise ValueError(f"scores: the metric {metric.name} is of another kind")
-            # sums of so many of them, over hosts and cells, stay whole numbers of 64 bits
+            # their sums over hosts and cells stay within 64 bits
             if bool(((counts < 0) | (counts > MOST_COUNTED)).any()):
                 raise ValueError(f"scores: the metric {metric.name} counts below 0 or beyond all")
             measured[metric.name] = MetricCounts(metric, rows, counts)

@@ -1,13 +1,13 @@
-"""A host's rows on disk, round by round: a process that was killed goes on from them.
+"""A host's rows on disk, round by round: a killed process resumes from them.
 
-    base-000000000012-00000003/private.safetensors, ...   all rows after so many rounds
+    base-000000000012-00000003/private.safetensors, ...   all rows after that many rounds
     round-000000000013.safetensors                        the rows that the 13th has changed
     down-000000000013.safetensors                         the message that it began with
     host.json                                             whose rows they are
 
 What a round has changed is written when the round is concluded, as a file of its own that is whole
-or not there. When such files have grown larger than the rows themselves, all rows are written anew.
-What that replaces is kept until they are written anew again, so that the last round can always be
+or not there. When such files have grown larger than the rows themselves, all rows are rewritten.
+What that replaces is kept until the next rewriting, so that the last round can always be
 taken back. Every file has a checksum of its content, and every round names the one before it.
 """
 
@@ -37,7 +37,7 @@ _DOWN = re.compile(r"down-([0-9]{12,18})\.safetensors")
 _HALF_WRITTEN = re.compile(r"\.((base|round|down|gone)-|host\.json\.).+")
 FACTS = "host.json"
 SUMS = "checksums.json"  # of the files of a base
-MOST_FILES = 256  # of rounds, before all rows are written anew
+MOST_FILES = 256  # of rounds, before all rows are rewritten
 LEAST_BYTES = 8 << 20  # of rounds, before they are
 
 
@@ -59,7 +59,7 @@ class Durable:
     def load(self, begun: bool = False) -> int:
         """Take over what is on disk; the last round of it, -1 for a host that has none.
 
-        `begun`: rows are known to exist. Not to find them is an error, so that nobody starts anew
+        `begun`: rows are known to exist. Missing rows are an error, so that no client starts afresh
         unnoticed.
         """
         private_folder(self.folder)
@@ -134,7 +134,7 @@ class Durable:
                     self._remove(path)
 
     def rewrite(self, version: int) -> None:
-        """All rows anew; what single rounds have written before the last such time goes."""
+        """Rewrite all rows; files of rounds before the previous rewriting are deleted."""
         earlier = self._found(_BASE)
         number = 1 + max((_number(path) for _, path in earlier), default=0)
         final = self.folder / f"base-{version + 1:012d}-{number:08x}"
@@ -208,7 +208,7 @@ class Durable:
         came_after = int(tensors["before"]) if tensors["before"].numel() == 1 else -2
         if came_after != self.version:
             raise ValueError(
-                f"{file.name}: it goes on from round {came_after}, and the rows here are of "
+                f"{file.name}: it continues from round {came_after}, and the rows here are of "
                 f"{self.version}: a file is missing"
             )
         for name, store in stores.items():

@@ -13,7 +13,7 @@ from .scores import Scores
 
 
 def _nowhere() -> Federation:
-    raise SettingError("data: nobody knows how these are loaded")
+    raise SettingError("data: this federation has no loader")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LazyFederation(Census):
 
     @cached_property
     def loaded(self) -> Federation:
-        """The data themselves, from now on in this process."""
+        """The data themselves, loaded into this process."""
         return self.load()
 
     def baseline_with(self, metrics: Sequence[Metric]) -> Scores | None:

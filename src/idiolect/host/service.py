@@ -21,7 +21,7 @@ from .host import Host, HostSettings
 
 
 class Refused(SettingError):
-    """A call that a host does not carry out; the text may be told to whoever made it."""
+    """A call that a host does not carry out; the text may be sent to the caller."""
 
 
 class Service:
@@ -34,7 +34,7 @@ class Service:
         self.host = host
         self.durable = durable
         self.concluded = durable.version if durable else -1
-        self._begun: RoundRequest | None = None  # the round whose end is still to be told
+        self._begun: RoundRequest | None = None  # the round whose end has not been announced
         self._last: tuple[bytes | None, bytes] = (None, b"")
         self._known: dict[str, Callable[[Call], Call]] = {
             "status": self._status,
@@ -51,7 +51,7 @@ class Service:
         }
 
     def handle(self, frame: bytes) -> bytes:
-        """The reply to a frame; what fails is told in the reply."""
+        """The reply to a frame; errors are part of the reply."""
         if frame == self._last[0]:
             return self._last[1]
         try:
@@ -68,7 +68,7 @@ class Service:
         return self._known[call.kind](call)
 
     def failed(self, error: Exception) -> Call:
-        """What is told of an error."""
+        """The text of an error for the caller."""
         is_setting_error = isinstance(error, SettingError)
         text = str(error) if is_setting_error else traceback.format_exc()
         return Call(FAILED, {"text": text, "setting": is_setting_error})
@@ -126,14 +126,14 @@ class Service:
         self._begun = None
 
     def _abandon(self, version: int) -> None:
-        """A round whose end was never told ends when another one comes: nothing of it counted.
+        """End a round whose end was never announced when another begins: nothing of it counted.
 
-        That is all a host can know: the server has lost it before it could be told.
+        That is all a host can know: the server lost the round before its end.
         """
         begun = self._begun
         if begun is not None and begun.version < version:
-            nobody = begun.heard[:0]
-            self._end(RoundConclusion(begun.version, nobody, begun.heard, {}))
+            no_clients = begun.heard[:0]
+            self._end(RoundConclusion(begun.version, no_clients, begun.heard, {}))
 
     def _begin(self, call: Call) -> Call:
         assert self.host.async_work is not None

@@ -183,7 +183,7 @@ def _collapses(trained: Rows, _: Goals) -> Iterator[str]:
 
 
 def _best_round(trained: Rows, _: Goals) -> Iterator[str]:
-    """Beside the last round: the best one by validation data, where a run was told to look."""
+    """The best round by validation data next to the last one, where a run looks for it."""
     for r in trained:
         if best := r.get("best_by_validation"):
             rounds = ", ".join(map(str, best["rounds"]))

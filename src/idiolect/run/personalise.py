@@ -167,8 +167,8 @@ def _figures(
     }
     counts = {name: [number] * len(ids) for name, number in traffic.items()}
     counts["gradients"] = gradients.tolist()
-    nobody = [False] * len(ids)
-    rows = client_rows(ids, scores, counts, held_out=nobody, malicious=nobody)
+    no_client = [False] * len(ids)
+    rows = client_rows(ids, scores, counts, held_out=no_client, malicious=no_client)
     return SeedRecord(
         seed,
         rounds=new.rounds,

@@ -33,7 +33,7 @@ class SeedRecord:
     seed: int
     rounds: int = 0  # rounds done
     stopped: str = ""  # why: rounds, bytes, target, patience, callback; "" while not finished
-    collapsed: int = 0  # the round from which on models are not finite or absurd; 0 = sound
+    collapsed: int = 0  # the first round whose models are not finite or absurd; 0 = sound
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # an evaluated round each
     times: list[float] = field(default_factory=list)  # seconds from the start to each of them

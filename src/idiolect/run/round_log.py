@@ -157,7 +157,7 @@ class Journal:
 
 
 PIECE = 1 << 20  # bytes read at once
-MAPPED = 8 << 20  # bytes from which on an array is mapped from its file, not read
+MAPPED = 8 << 20  # arrays of at least this many bytes are mapped from their file, not read
 
 
 class Mark(NamedTuple):

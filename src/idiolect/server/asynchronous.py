@@ -208,7 +208,7 @@ class AsyncServer:
         dropped = Counter({reason: len(ids) for reason, ids in step_round.dropped.items()})
         if self.buffer == 1:
             return next(iter(dropped), "admitted")
-        self._surplus.update(dropped)  # they were admitted when they came, and their clients told
+        self._surplus.update(dropped)  # admitted and acknowledged when they arrived
         return "admitted"
 
     def _as_of_now(

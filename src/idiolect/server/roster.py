@@ -77,7 +77,7 @@ class Roster:
         return torch.arange(len(self.ids) - len(new), len(self.ids))
 
     def _check_new(self, ids: list[Id]) -> None:
-        """Refuse all of them if one cannot be told from another client, as text too.
+        """Refuse all of them if one has the id of another client, compared as text too.
 
         Random numbers are keyed by the text of an id: 7 and "7" would draw the same.
         """
@@ -101,7 +101,7 @@ class Roster:
         if len(new_weights) != new or not bool(
             (torch.isfinite(new_weights) & (new_weights > 0)).all()
         ):
-            raise SettingError(f"weights: not accepted; {new} numbers > 0, one per client")
+            raise SettingError(f"weights must be {new} numbers > 0, one per client")
         return new_weights if self.weights is None else torch.cat([self.weights, new_weights])
 
     def leave(self, ids: Iterable[Id]) -> None:

@@ -333,7 +333,7 @@ def settle(
             break
         except Overflow:
             failed = torch.ones(len(got.wire_ids), dtype=torch.bool)
-            if current_round.stream is None:  # else who it was cannot be told from a sum
+            if current_round.stream is None:  # a sum does not show who it was
                 failed = overflowing(aggregation, current_round, got)
             current_round.drop(got.wire_ids[failed], "overflow")
             if current_round.second is not None:  # what was asked for was shaped by them too

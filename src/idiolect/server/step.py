@@ -1,7 +1,7 @@
 """The server's step on the aggregated change: plain, or any optimiser of torch.
 
 With momentum it is FedAvgM, with Adam FedAdam, and so on (Reddi et al., Adaptive federated
-optimization, ICLR 2021). The optimiser is made anew in each round. Its state lives in the server's
+optimization, ICLR 2021). A new optimiser is built in each round. Its state lives in the server's
 state as tensors named "optimizer.*", so that a checkpoint has it.
 """
 

@@ -119,6 +119,6 @@ class StreamingMean:
 def largest_number(dtype: torch.dtype) -> float:
     """The largest number that a summed message may hold.
 
-    Its square must be finite, for optimisers square. Who sent what cannot be told afterwards.
+    Its square must be finite, for optimisers square. A sum does not show who sent what.
     """
     return math.sqrt(torch.finfo(dtype).max) / 4

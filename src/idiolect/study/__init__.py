@@ -1,6 +1,6 @@
 """Many runs: comparisons, pipelines, sweeps, tuning, advice and splits.
 
-The public names are those of `__init__.pyi`: what a study of one's own is built from, beyond
+The public names are those of `__init__.pyi`: what your own study is built from, beyond
 `idiolect.compare`, `sweep` and `tune`.
 """
 

@@ -264,8 +264,8 @@ def _contender(spec: AnyMethod | Plan) -> Plan:
 class SearchOptions:
     """What is searched, by what it is chosen, and under how many seeds. Plain data."""
 
-    grid: str | dict[str, list[Any]]  # of a paper, or one's own; or, where it is empty,
-    space: dict[str, Any] | None  # a space of one's own, or derived ones, and
+    grid: str | dict[str, list[Any]]  # of a paper, or your own; or, where it is empty,
+    space: dict[str, Any] | None  # your own space, or derived ones, and
     trials: int
     criterion: str
     search_seeds: int

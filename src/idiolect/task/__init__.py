@@ -1,6 +1,6 @@
 """A task: model and loss as functions of rows x[K, d].
 
-The public names are those of `__init__.pyi`: what a task of one's own, with its own loss and
+The public names are those of `__init__.pyi`: what your own task, with its own loss and
 gradients, is built from.
 """
 

@@ -406,10 +406,10 @@ class Inbox:
         return place, is_expected
 
     def _nothing(self) -> tuple[State, State]:
-        """Rows and memory of nobody."""
+        """Rows and memory of no clients."""
         length = 0 if self.decode else max(0, self.schema.length - HEAD)
-        nobody = Ragged.even(np.zeros((0, length), dtype=np.uint8))
-        rows, _, memory = self._decode(nobody, self._expected[:0])
+        no_messages = Ragged.even(np.zeros((0, length), dtype=np.uint8))
+        rows, _, memory = self._decode(no_messages, self._expected[:0])
         return rows, memory
 
 

@@ -106,7 +106,7 @@ class Ledger:
         self.bytes_admitted += int(up.sum())
 
     def add_gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
-        """These clients evaluated so many gradients."""
+        """Count the gradients that these clients evaluated."""
         self.counts["gradients"][wire_ids] += counts
 
     def add_counted(self, wire_ids: Tensor, counts: Tensor, name: str) -> None:

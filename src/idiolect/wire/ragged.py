@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WIDE = 1024  # from so many bytes per row on, rows are copied one by one instead of byte by byte
+WIDE = 1024  # rows of at least this many bytes are copied one by one instead of byte by byte
 
 
 @dataclass(frozen=True)

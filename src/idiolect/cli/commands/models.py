@@ -191,7 +191,7 @@ def personalise(argv: list[str]) -> None:
     parser.add_argument(
         "--returning",
         action="store_true",
-        help="clients of the training may be among them; they begin anew",
+        help="clients of the training may be among them; they start afresh",
     )
     parser.add_argument(
         "-o", "--output", dest="folder", help="for their models (default RUN/personalised)"

@@ -105,7 +105,7 @@ def spread_of(squares: Any, counts: Any, mean: Any) -> np.ndarray:
 
 
 def bytes_of_statistics(columns: int, scale: str, fill: str, flags: bool) -> tuple[int, int]:
-    """(up, down) per client, for so many columns of numbers.
+    """(up, down) per client, for this many numeric columns.
 
     >>> bytes_of_statistics(10, "federated", "", flags=False)
     (240, 160)

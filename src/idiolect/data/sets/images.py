@@ -35,7 +35,7 @@ from ..splits import SPLITS, draw_split
 
 IDX_LIMIT = 1 << 30  # bytes; the largest known set in this format (EMNIST) has 640 MB
 DIMENSIONS = 8  # at most; images in colour have 4
-EXPANSION = 1032  # gzip unpacks a byte to at most so many
+EXPANSION = 1032  # gzip unpacks a byte to at most this many
 CHUNK = 1 << 20
 
 

@@ -92,7 +92,8 @@ class ClassMean(Metric):
     ) -> tuple[np.ndarray, np.ndarray]:
         """(client, value) of every class of a client that counts.
 
-        A cell is (client * classes + class) * classes + predicted class, and occurs so many times.
+        A cell is (client * classes + class) * classes + predicted class; `times`: how often it
+        occurs.
         """
         true, predicted = cells // classes, cells // classes**2 * classes + cells % classes
         labels, at = np.unique(np.concatenate([true, predicted]), return_inverse=True)

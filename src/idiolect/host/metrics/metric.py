@@ -145,7 +145,7 @@ class Metric:
         return rows[:, 0].clone()
 
     def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
-        """The value of all clients together, which have so many samples each.
+        """The value of all clients together; `sizes`: the samples of each.
 
         Here of figures that are sums over samples.
         """
