@@ -98,6 +98,26 @@ def test_a_round_that_is_saved_again_gets_the_next_generation_and_the_round_befo
     ]
 
 
+def test_what_a_killed_run_was_writing_gets_its_name_only_if_that_is_free_and_one(tmp_path):
+    whole = save(tmp_path, 3, value=3.0)
+    for name in (f".writing-{whole.name}-1", ".writing-notes-1"):
+        shutil.copytree(whole, tmp_path / name)
+    checkpoint.recover(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [whole.name]
+    whole.rename(tmp_path / f".writing-{whole.name}-1")
+    checkpoint.recover(tmp_path)
+    assert load(tmp_path).round == 3
+
+
+def test_a_link_in_the_place_of_a_checkpoint_is_refused(tmp_path):
+    elsewhere = save(tmp_path / "elsewhere", 3)
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / elsewhere.name).symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match="links are refused"):
+        load(folder)
+
+
 def test_the_order_is_that_of_numbers(tmp_path):
     rounds = [9, 10, 999_999, 1_000_000, 10**11, 10**12, 10**13]
     for round in rounds:

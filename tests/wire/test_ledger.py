@@ -99,7 +99,8 @@ def test_what_was_sent_before_the_first_round_is_counted_and_the_account_still_b
     ledger = Ledger(3)
     ledger.prepared(torch.arange(3), torch.tensor([48, 48, 0]), 32)
     assert ledger.counts["bytes_up"].tolist() == [48, 48, 0]
-    assert ledger.counts["values_down"].tolist() == [8, 8, 8]  # 32-bit words
+    assert ledger.counts["values_up"].tolist() == [12, 12, 0]  # 32-bit words
+    assert ledger.counts["values_down"].tolist() == [8, 8, 8]
     ledger.sent_up(torch.tensor([2]), torch.tensor([50]), torch.tensor([10.5], dtype=torch.float64))
     ledger.enter(RoundEntry(0, selected=1, admitted=1, bytes=50))
     assert ledger.bytes == 2 * 48 + 3 * 32 + 50
