@@ -39,6 +39,7 @@ TARGETS = {
         "tests/run/test_bound_checkpoints.py",
         "tests/run/test_foreign_directory.py",
         "tests/run/test_resume.py",
+        "tests/run/test_resume_longer.py",
         "tests/run/robust/test_resume.py",
     ],
     "server.round": ["tests/server", "tests/run/robust/test_faults.py"],

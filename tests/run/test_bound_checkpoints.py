@@ -1,5 +1,6 @@
 """Checkpoints belong to one seed of one run; there is a complete one at every moment."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -116,6 +117,29 @@ def test_a_link_in_the_place_of_a_checkpoint_is_refused(tmp_path):
     (folder / elsewhere.name).symlink_to(elsewhere)
     with pytest.raises(CheckpointError, match="links are refused"):
         load(folder)
+
+
+def test_a_file_more_in_a_checkpoint_or_a_link_for_one_is_refused(tmp_path):
+    path = save(tmp_path, 3)
+    (path / "more.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="or there is another one"):
+        load(tmp_path)
+    (path / "more.safetensors").unlink()
+    (path / "server.safetensors").rename(tmp_path / "server.safetensors")
+    (path / "server.safetensors").symlink_to(tmp_path / "server.safetensors")
+    with pytest.raises(CheckpointError, match=r"server\.safetensors"):
+        load(tmp_path)
+
+
+def test_a_checkpoint_that_names_a_file_outside_of_it_is_refused_though_its_seal_is_right(tmp_path):
+    path = save(tmp_path, 3) / checkpoint.RECORD
+    record = json.loads(path.read_text())
+    record["sha256"]["../outside"] = "0" * 64
+    body = {name: record[name] for name in ("bound", "round", "facts", "sha256")}
+    record["seal"] = hashlib.sha256(json.dumps(body).encode()).hexdigest()
+    path.write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match=r"'../outside' is not a file of a checkpoint"):
+        load(tmp_path)
 
 
 def test_the_order_is_that_of_numbers(tmp_path):
