@@ -32,6 +32,7 @@ TARGETS = {
     "core.tensors": ["tests/core", "tests/run/test_foreign_directory.py"],
     "core.files": [
         "tests/core",
+        "tests/run/test_resume.py",
         "tests/run/test_foreign_directory.py",
         "tests/study/test_manifest.py",
     ],
