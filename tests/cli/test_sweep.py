@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from itertools import product
 
 import pytest
@@ -112,3 +115,29 @@ def test_a_sweep_of_python_is_gone_on_with_there(tmp_path, capsys):
     (tmp_path / "sweep.json").write_text('{"format": 1, "plans": 3}')
     assert main(["resume", str(tmp_path)]) == 2
     assert "no plan is described" in capsys.readouterr().err
+
+
+def test_code_in_the_current_folder_reaches_worker_processes(tmp_path):
+    """Own model, method and data: at the default number of jobs, of the installed command."""
+    (tmp_path / "own.py").write_text(
+        "from dataclasses import dataclass\n"
+        "import torch\nfrom idiolect.methods.fedavg import FedAvg\n"
+        "@dataclass(frozen=True)\nclass Mine(FedAvg): pass\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self, inputs, outputs): super().__init__(inputs[0], outputs)\n"
+    )
+    words = ["own:Mine", "--model", "own:Net", "--grid", "lr=0.1,0.2", "--jobs", "2"]
+    small = ["--clients", "4", "--samples", "40", "--rounds", "2", "--quiet"]
+    command = [sys.executable, "-P", "-m", "idiolect.cli"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("sweep", "tune"):
+        done = subprocess.run(
+            [*command, name, *words, *small, "--directory", str(tmp_path / name)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "lr=0.2" in done.stdout and done.stderr.count("\n") == 1

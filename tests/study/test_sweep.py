@@ -1,9 +1,13 @@
 """Sweeps: every combination with every seed, the same table whoever runs it and how often."""
 
 import errno
+import importlib
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -199,6 +203,41 @@ def test_a_job_that_kills_every_worker_is_told_apart(tmp_path):
     )
     assert set(results) == {Square(2), Square(3)}
     assert isinstance(failed[always], grid.WorkerLost)
+
+
+def test_workers_that_cannot_import_a_job_end_the_grid_with_the_reason(tmp_path, monkeypatch):
+    """Not one failure per job, nor a search that waits for ever."""
+    (tmp_path / "vanishing.py").write_text(
+        "from study.tiny_jobs import Square\nclass Own(Square): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("vanishing").Own
+    (tmp_path / "vanishing.py").write_text("raise RuntimeError('no such licence')\n")
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    failed = {}
+    with pytest.raises(SettingError, match=r"jobs: .*RuntimeError: no such licence.* jobs=1"):
+        grid.finish(
+            [own(1), own(2)], tmp_path / "runs.jsonl", 2, failed=lambda job, e: failed.update(job=e)
+        )
+    share = own(3)
+    with pytest.raises(SettingError, match=r"jobs: .*RuntimeError: no such licence.* jobs=1"):
+        grid.finish([Square(1), Square(2)], tmp_path / "runs.jsonl", 2, share=share)
+    assert not failed
+
+
+def test_a_script_whose_workers_cannot_start_ends_with_the_reason(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from pathlib import Path\nfrom idiolect.study.jobs import finish\n"
+        "from study.tiny_jobs import Square\n"
+        f"finish([Square(1), Square(2)], Path({str(tmp_path / 'runs.jsonl')!r}), workers=2,"
+        " failed=lambda job, error: None)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "under if __name__ == '__main__'" in done.stderr
 
 
 def test_a_model_that_workers_cannot_get_is_said(tmp_path):

@@ -303,5 +303,15 @@ def _imported(kind: str, name: str, module: str, attribute: str) -> Any:
     except AttributeError:
         raise SettingError(f"{kind}: module {module!r} has no {attribute!r}") from None
     finally:
-        if added:
+        # code from there stays importable: worker processes take over sys.path
+        if added and not _lies_in(here, module.partition(".")[0]):
             sys.path.remove(here)
+
+
+def _lies_in(folder: str, module: str) -> bool:
+    """Whether a module that has been imported was found directly in a folder."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    if spec is None:
+        return False
+    places = list(spec.submodule_search_locations or ([spec.origin] if spec.has_location else ()))
+    return any(os.path.dirname(os.path.abspath(place)) == folder for place in places)

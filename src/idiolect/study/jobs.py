@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ..core.documents import plain
+from ..core.knobs import SettingError
 from ..core.text import shown
 from ..report.progress import Meter, style_of
 from ..run.directory import on_disk
@@ -56,6 +58,17 @@ Failed = Callable[[J, Exception], None]
 
 class WorkerLost(RuntimeError):
     """A worker process ended in a job: it was killed, or memory ran out."""
+
+
+class WorkerStartError(SettingError):
+    """Worker processes cannot do any job: they end at once, or cannot import what a job needs."""
+
+    def __str__(self) -> str:  # of the reason
+        return (
+            f"jobs: worker processes cannot do these runs ({self.args[0]}); what they need must be "
+            "importable from this folder or installed, and a script that starts them has its calls "
+            "under if __name__ == '__main__'; or take jobs=1"
+        )
 
 
 def stored(path: Path) -> dict[str, Outcome]:
@@ -95,8 +108,9 @@ def finish(
     it ends. What a full disk does not take is tried again with the next job.
 
     A worker that is killed is replaced, and its job is run again. A job that raises ends the grid;
-    with `failed`, the error goes there instead and the other jobs continue. Every job finds `share`
-    in `common()`; workers receive it once.
+    with `failed`, the error goes there instead and the other jobs continue. Workers that cannot
+    start, or cannot import what a job needs, end the grid with a `WorkerStartError`. Every job
+    finds `share` in `common()`; workers receive it once.
     """
     before = stored(path)
     keys = {job: job.key() for job in jobs}
@@ -109,7 +123,7 @@ def finish(
     with closing(_each(remaining, workers, share)) as finished:
         for job, result in finished:
             if isinstance(result, Exception):
-                if failed is None:
+                if failed is None or isinstance(result, WorkerStartError):
                     raise result
                 failed(job, result)
                 continue
@@ -210,7 +224,8 @@ def _in_pool(
     running: dict[Future[Outcome], J] = {}
     others = set(multiprocessing.active_children())
     broken = False
-    with _pool(workers, share) as pool:
+    begun = _SPAWN.Event()  # by any worker
+    with _pool(workers, (begun, pickle.dumps(share))) as pool:
         try:
             while (queue and not broken) or running:
                 while (
@@ -218,7 +233,7 @@ def _in_pool(
                 ):  # one ahead: no worker idles
                     job = queue.popleft()
                     try:
-                        running[pool.submit(_train_in_thread, job)] = job
+                        running[pool.submit(_train_pickled, pickle.dumps(job))] = job
                     except BrokenProcessPool as lost:
                         broken = True
                         yield job, lost
@@ -228,6 +243,8 @@ def _in_pool(
                     if error is not None and not isinstance(error, Exception):
                         raise error
                     broken |= isinstance(error, BrokenProcessPool)
+                    if broken and not begun.is_set():
+                        raise WorkerStartError("they ended as they started: see above")
                     yield running.pop(future), error if error is not None else future.result()
                 if interrupted():
                     queue.clear()
@@ -239,14 +256,14 @@ def _in_pool(
             raise
 
 
-def _pool(workers: int, share: Any) -> ProcessPoolExecutor:
-    spawn = multiprocessing.get_context("spawn")  # a forked process may hang in torch's threads
-    return ProcessPoolExecutor(
-        workers, mp_context=spawn, initializer=_prepare_worker, initargs=(share,)
-    )
+_SPAWN = multiprocessing.get_context("spawn")  # a forked process may hang in torch's threads
 
 
-def _prepare_worker(share: Any) -> None:
+def _pool(workers: int, initial: tuple[Any, bytes]) -> Executor:
+    return ProcessPoolExecutor(workers, _SPAWN, _prepare_worker, initial)
+
+
+def _prepare_worker(begun: Any, share: bytes) -> None:
     """One thread per worker; ignore signals; exit with the parent."""
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
@@ -256,7 +273,22 @@ def _prepare_worker(share: Any) -> None:
     end_with_parent()
     torch.set_num_threads(1)
     threadpool_limits(1)  # NumPy's BLAS: threads of several workers would wait for each other
-    _shared = share
+    begun.set()
+    try:
+        _shared = pickle.loads(share)  # of the process that started this
+    except Exception as error:  # whatever the user's own modules raise: the first job says so
+        _shared = WorkerStartError(f"{type(error).__name__}: {error}")
+
+
+def _train_pickled(content: bytes) -> Outcome:
+    """Train a job in a worker process."""
+    if isinstance(_shared, WorkerStartError):
+        raise _shared
+    try:
+        job = pickle.loads(content)  # of the process that started this
+    except Exception as error:
+        raise WorkerStartError(f"{type(error).__name__}: {error}") from None
+    return _train_in_thread(job)
 
 
 def _train_in_thread(job: Job) -> Outcome:
