@@ -82,16 +82,11 @@ def _data(clients: int, train: int, test: int, shape: tuple[int, ...]) -> Data:
 
 
 _MNIST = {"model": "mlp", "shape": (784,), "train": 434, "test": 109}
-_PASS = 7  # steps of one pass over 434 samples in batches of 64
 
 WORKLOADS = {
     "mlp": Workload("FedAvg, MLP 784-100-10", FedAvg(lr=0.1, epochs=1), **_MNIST),
     "pfedme": Workload("pFedMe, MLP 784-100-10", PFedMe(lr=0.1), **_MNIST),
-    "ditto": Workload(
-        "Ditto, MLP 784-100-10",
-        Ditto(lr=0.1, epochs=1, personal_steps=_PASS, who="sampled"),
-        **_MNIST,
-    ),
+    "ditto": Workload("Ditto, MLP 784-100-10", Ditto(lr=0.1, epochs=1, who="sampled"), **_MNIST),
     "lenet": Workload(
         "FedAvg, LeNet 3x32x32", FedAvg(lr=0.1, epochs=1), "lenet", (3, 32, 32), 200, 50
     ),

@@ -114,8 +114,8 @@ def with_validation(empty=()):
     )
 
 
-def check_dichotomy(federation, model, level, personal_lr, weighting="samples"):
-    case = Case(federation, model)
+def check_dichotomy(federation, model, level, personal_lr, weighting="samples", epochs=0):
+    case = Case(federation, model, "epochs" if epochs else "replace")
     valid = [(X.numpy(), y.numpy()) for X, y in (federation.part(i, "valid") for i in range(N))]
     fields = {
         "lr": 0.3,
@@ -125,10 +125,16 @@ def check_dichotomy(federation, model, level, personal_lr, weighting="samples"):
         "weighting": weighting,
         "level": level,
     }
+    by_hand = dict(fields)
+    if epochs:
+        by_hand |= dict.fromkeys(("steps", "personal_steps"), case.draws.passes(epochs))
+        by_hand["later"] = lambda t, i: case.batches(t, i, "batch 1")
     expected = dichotomy(
-        case.model, case.data, valid, case.start, case.cohorts, case.batches, **fields
+        case.model, case.data, valid, case.start, case.cohorts, case.batches, **by_hand
     )
-    assert_equals(run(il.Dichotomy(**fields), federation, model), expected, federation, model)
+    method = il.Dichotomy(**fields, epochs=epochs)
+    result = run(method, federation, model, batching=case.draws.batching)
+    assert_equals(result, expected, federation, model)
     return [bool(np.array_equal(x, expected["server w"])) for x in expected["personal"]]
 
 
@@ -153,3 +159,7 @@ def test_the_dichotomy_of_each_client_uses_what_does_better_on_its_own_validatio
 @pytest.mark.parametrize("level", ["federation", "client"])
 def test_a_client_without_validation_data_has_no_vote_in_the_dichotomy(level):
     check_dichotomy(with_validation(empty=(1, 3)), "logistic", level, 0.02)
+
+
+def test_with_epochs_both_models_of_the_dichotomy_are_trained_in_passes():
+    check_dichotomy(with_validation(), "logistic", "client", 0.02, epochs=2)

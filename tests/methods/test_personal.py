@@ -43,6 +43,19 @@ def test_ditto_weighs_the_shared_models_as_it_is_told(federation, weighting):
     assert_equals(run(method, federation), expected, federation)
 
 
+@pytest.mark.parametrize("batching", ["epochs", "full"])
+def test_with_epochs_both_models_of_ditto_are_trained_in_passes(federation, batching):
+    case = Case(federation, "network", batching)
+    passes = case.draws.passes(2)
+    expected = ditto(
+        *case.first, 0.3, 0.2, passes, passes, lam=0.7, who="everyone",
+        later=lambda t, k: case.batches(t, k, "batch 1"),
+    )  # fmt: skip
+    method = il.Ditto(lr=0.3, personal_lr=0.2, epochs=2, lam=0.7)
+    result = run(method, federation, "network", batching=batching)
+    assert_equals(result, expected, federation, "network")
+
+
 # -- pFedMe ----------------------------------------------------------------------------------------
 @every_model
 @pytest.mark.parametrize("R", [1, 3])

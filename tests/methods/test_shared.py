@@ -1,5 +1,7 @@
 """Methods for a shared model: SCAFFOLD, Scaffnew, FedDeper, Per-FedAvg."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -158,3 +160,22 @@ def test_a_method_with_a_field_for_passes_over_the_data_takes_them_or_refuses_th
         assert "epochs" in str(refused)
     else:
         assert spent[np.argmax(SIZES)] > spent[np.argmin(SIZES)]  # 4 batches per pass, and 1
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        (name, f.name)
+        for name, (cls, _) in METHODS.items()
+        if "epochs" in cls.__dataclass_fields__
+        for f in fields(cls)
+        if f.name.endswith("steps") and "per round" in f.metadata["help"]
+    ],
+)
+def test_epochs_stand_in_place_of_every_number_of_steps_per_round(federation, name, field):
+    """Whatever a method trains in a round; steps before use are not of a round."""
+    few, many = (
+        outcome(run(METHODS[name][0](**{"epochs": 1, field: n}), federation, batching="epochs"))
+        for n in (1, 7)
+    )
+    assert_same(few, many, 0)

@@ -21,13 +21,16 @@ def dichotomy(
     personal_steps,
     weighting,
     level,
+    later=None,
 ):
     """`valid[i]`: the validation data of client i.
 
     `level` "federation": the error over those heard in the last round, weighted by samples, of the
     model they received and of their local ones. "client": each client compares for itself, at the
-    end.
+    end. `steps` and `personal_steps` are numbers, or one for each client. `later(t, i)`: what is
+    drawn after passes over the data for the local model, None for numbers of steps.
     """
+    steps, personal_steps = (np.broadcast_to(k, len(data)) for k in (steps, personal_steps))
     n = [len(y) for _, y in data]
     w = start
     x = [start.copy() for _ in data]
@@ -43,13 +46,14 @@ def dichotomy(
         for i, (X, y) in enumerate(data):
             batch = batches(t, i)
             w_i = w.copy()
-            for _ in range(personal_steps):
+            for _ in range(personal_steps[i]):
                 I = next(batch)
                 x[i] = x[i] - personal_lr * model.gradient(x[i], X[I], y[I])
-            for _ in range(steps):
+            batch = later(t, i) if later else batch
+            for _ in range(steps[i]):
                 I = next(batch)
                 w_i = w_i - lr * model.gradient(w_i, X[I], y[I])
-            spent[i] += personal_steps + steps
+            spent[i] += personal_steps[i] + steps[i]
             local_w.append(w_i)
         errors = np.array([[error(w, i), error(x[i], i)] for i in cohort])
         weighed = sum(n[i] * e for i, e in zip(cohort, errors, strict=True))

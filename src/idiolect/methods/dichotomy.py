@@ -20,7 +20,7 @@ from ..method import Combine, Traits
 from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .options import own_models
+from .options import epochs_knob, own_models
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Dichotomy(FedAvg):
     )
 
     steps: int = knob(5, "SGD steps of FedAvg's model per round", low=0)
+    epochs: int = epochs_knob("steps and personal_steps")
     personal_lr: float = knob(0.1, "step size of the local model", above=0)
     personal_steps: int = knob(20, "SGD steps of the local model per round", low=0)
     level: str = knob(
@@ -65,7 +66,8 @@ class Dichotomy(FedAvg):
         return {"x": own_models(task, clients, "common")}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        x = self.sgd(task, private["x"], here, self.personal_lr, self.personal_steps, model="x")
+        steps, epochs = self.personal_steps, self.epochs
+        x = self.sgd(task, private["x"], here, self.personal_lr, steps, epochs, model="x")
         of_shared = here.validate(down["w"].expand(here.rows, -1))
         of_local = here.validate(x, "x")
         up, _ = super().update(task, down, {}, here)

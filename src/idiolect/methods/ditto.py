@@ -18,7 +18,7 @@ from ..method import Traits
 from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .options import WEIGHTINGS, init_knob, own_models
+from .options import WEIGHTINGS, epochs_knob, init_knob, own_models
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Ditto(FedAvg):
 
     lr: float = knob(0.1, "step size of the shared model", above=0)
     steps: int = knob(20, "SGD steps of the shared model per round", low=0)
+    epochs: int = epochs_knob("steps and personal_steps")
     lam: float = knob(0.1, "λ, pull of the personal model to the shared one; 0 is Local", low=0)
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
     personal_steps: int = knob(20, "SGD steps of the personal model per round", low=0)
@@ -63,9 +64,8 @@ class Ditto(FedAvg):
             return self.lam * (v - w)
 
         # v <- v - η (∇F_k(v) + λ (v - w)), w the received model
-        v = self.sgd(
-            task, private["v"], here, self.personal_lr, self.personal_steps, pull=pull, model="v"
-        )
+        steps, epochs = self.personal_steps, self.epochs
+        v = self.sgd(task, private["v"], here, self.personal_lr, steps, epochs, pull, model="v")
         return up, {"v": v}
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:

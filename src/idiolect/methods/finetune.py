@@ -32,7 +32,7 @@ class Finetune(FedAvg):
     )
 
     personal_lr: float = knob(0.1, "step size of the fine-tuning", above=0)
-    personal_steps: int = knob(20, "SGD steps before use", low=0)
+    personal_steps: int = knob(20, "SGD steps before use, whatever epochs says", low=0)
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         w = down["w"].expand(here.rows, -1)

@@ -67,10 +67,10 @@ def init_knob() -> Any:
     )
 
 
-def epochs_knob() -> Any:
-    """The field `epochs`."""
+def epochs_knob(steps: str = "steps") -> Any:
+    """The field `epochs`; `steps`: the fields in whose place it stands."""
     return knob(
-        0, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
+        0, f"passes over the client's data per round, in place of {steps}; 0 = use {steps}", low=0
     )
 
 
