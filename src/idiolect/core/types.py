@@ -86,14 +86,3 @@ class Sequences:
         parts, form = pytree.tree_flatten(inputs)
         short = [t[:, :length] if p else t for t, p in zip(parts, self.padded, strict=True)]
         return pytree.tree_unflatten(short, form)
-
-
-def arguments(inputs: Tree) -> tuple[tuple[Tree, ...], dict[str, Tree]]:
-    """How a model is called: model(tensor), model(*tuple) or model(**dict).
-
-    >>> arguments({"tokens": 1, "mask": 2}), arguments((1, 2))
-    (((), {'tokens': 1, 'mask': 2}), ((1, 2), {}))
-    """
-    if isinstance(inputs, dict):
-        return (), inputs
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}

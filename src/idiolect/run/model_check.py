@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from ..core.knobs import SettingError
 from ..core.text import first_line
-from ..core.types import Tree, arguments, leaves, map_tree
+from ..core.types import Tree, leaves, map_tree
 from ..data.federation import Federation
 from ..task.buffers import mixes_samples
+from ..task.forward import forward
 from ..task.losses import CrossEntropy, Squared, classes_last, logits, shaped_as
 from ..task.task import Task
 
@@ -33,7 +34,7 @@ def check_model(task: Task, federation: Federation, batch: int, batching: str) -
         raise SettingError(
             f"model: it does not accept inputs of shape {form}: {first_line(error)}"
         ) from None
-    if not all(isinstance(t, Tensor) and t.dim() and len(t) == 1 for t in leaves(out)):
+    if not leaves(out) or not all(t.dim() and len(t) == 1 for t in leaves(out)):
         raise SettingError(
             "model: its outputs are not tensors with one entry per sample as their first axis"
         )
@@ -142,9 +143,8 @@ def _check_training(
 
 def _forward(module: nn.Module, inputs: Tree, which: list[int]) -> None:
     """These samples through a module."""
-    args, kwargs = arguments(_samples(inputs, which))
     with torch.no_grad():
-        module(*args, **kwargs)
+        forward(module, _samples(inputs, which))
 
 
 def _samples(tree: Tree, which: list[int]) -> Tree:

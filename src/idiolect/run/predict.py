@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from ..core.documents import expect
 from ..core.knobs import SettingError
 from ..core.text import first_line
-from ..core.types import Id, Tree, arguments, first, leaves, map_tree
+from ..core.types import Id, Tree, first, leaves, map_tree
 from ..data.prepare import Preparation
 from ..data.read.pictures import plan_pixels
+from ..task.forward import forward
 from ..task.losses import Loss, logits
 from ..task.task import Task
 
@@ -96,8 +97,7 @@ def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:
         with torch.no_grad():
             for low in range(0, max(1, len(first(inputs))), AT_ONCE):
                 piece = map_tree(lambda t, at=low: t[at : at + AT_ONCE].to(device), inputs)
-                args, named = arguments(piece)
-                pieces.append(logits(module(*args, **named)).cpu())
+                pieces.append(logits(forward(module, piece)).cpu())
     except SettingError:
         raise SettingError(
             "rows: the model returns several tensors; call it yourself: result.personal(client)"

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import grad, jvp, vmap
 
 from ..core.knobs import SettingError
-from ..core.types import Tree, arguments
+from ..core.types import Tree
 from .batches import Batch
 from .buffers import Statistics
+from .forward import forward
 from .initial import Initial
 from .kernels import Kernel, Rows, Unmappable, choose, has_dropout, one_loss
 from .layout import Layout, Split, split_by
@@ -143,7 +144,7 @@ class Task:
             return self._kernel.of_one(w, inputs)
         self.module.eval()
         with torch.no_grad():
-            return functional_call(self.module, self.layout.unflatten(w), *arguments(inputs))
+            return forward(self.module, inputs, self.layout.unflatten(w))
 
     def loss(self, x: Tensor, batch: Batch) -> Tensor:
         """The mini-batch loss of each row's model: x[K, d] -> [K]."""
@@ -278,8 +279,14 @@ def _reset(module: nn.Module) -> None:
 
 
 def _refuse(module: nn.Module) -> None:
-    """What cannot be evaluated sample by sample, and unfinished layers."""
+    """What cannot be evaluated sample by sample, scripted modules and unfinished layers."""
     for name, layer in module.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            where = f"layer {name!r}" if name else type(module).__name__
+            raise SettingError(
+                f"model: {where} is a module of torch.jit, whose weights cannot be exchanged for "
+                "each client; give the module that it was made from"
+            )
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             if layer.running_mean is None:
                 raise SettingError(

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from ...core.knobs import SettingError
 from ...core.text import first_line
-from ...core.types import Tree, arguments
+from ...core.types import Tree
 from ..batches import Batch
+from ..forward import forward
 from ..layout import Layout
 from ..losses import Loss, total
 
@@ -21,7 +22,7 @@ def one_loss(module: nn.Module, layout: Layout, loss: Loss) -> Callable[..., Ten
     """The mini-batch loss of one model as a function of its flat vector, for torch.func."""
 
     def value(flat: Tensor, inputs: Tree, targets: Tree, weights: Tensor) -> Tensor:
-        out = functional_call(module, layout.unflatten(flat), *arguments(inputs))
+        out = forward(module, inputs, layout.unflatten(flat))
         return total(loss.each(out, targets), weights)
 
     return value
@@ -40,9 +41,7 @@ class Vmapped:
         self.module = module
         self.layout = layout
         self.proved: set[str] = set()  # what has been mapped once: "outputs", "grad"
-        self._run = vmap(
-            lambda flat, inputs: functional_call(module, layout.unflatten(flat), *arguments(inputs))
-        )
+        self._run = vmap(lambda flat, inputs: forward(module, inputs, layout.unflatten(flat)))
         self._grads: dict[Loss, Callable[..., Tensor]] = {}
 
     def __reduce__(self) -> tuple[type[Vmapped], tuple[nn.Module, Layout]]:

@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ...core.types import Tree, arguments, length, map_tree
+from ...core.types import Tree, length, map_tree
 from ..batches import Batch
 from ..buffers import Statistics, mixes_samples
+from ..forward import forward
 from ..layout import Layout
 from ..losses import Loss, total
 
@@ -70,8 +71,7 @@ class RowModule:
                 value.copy_(buffer)
 
     def __call__(self, inputs: Tree) -> Tree:
-        args, kwargs = arguments(inputs)
-        return self.module(*args, **kwargs)
+        return forward(self.module, inputs)
 
 
 class Rows:
@@ -140,7 +140,7 @@ class Rows:
                     out = row_module(inputs)
                 value = total(loss.each(out, targets), shares)
                 parts = torch.autograd.grad(value, row_module.parameters, materialize_grads=True)
-                torch.cat([p.reshape(-1) for p in parts], out=g[k])
+                torch.cat([p.to_dense().reshape(-1) for p in parts], out=g[k])
             if mine is not None:
                 row_module.read_counts(mine)
 
