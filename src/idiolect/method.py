@@ -29,6 +29,11 @@ class Combine(Protocol):
     clients: int  # N: how many clients may take part
 
     @property
+    def weight(self) -> float:
+        """What those heard weigh together: S, or Σ m p_i over them with weights of their own."""
+        ...
+
+    @property
     def heard(self) -> int:
         """S: how many clients were heard."""
         ...
@@ -36,7 +41,7 @@ class Combine(Protocol):
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         """One vector for each part of the message: rows[S, m] -> [m], selected once per message.
 
-        Without `weights[S]`, clients are weighted by `Method.weigh`.
+        Without `weights[S]`, clients are weighted by `Method.weigh`, or by weights of their own.
         """
         ...
 
@@ -122,7 +127,10 @@ class Method(Knobs):
         return {"w": task.d}
 
     def weigh(self, samples: Tensor) -> Tensor:
-        """How the server weighs clients with these numbers of training samples[S]."""
+        """How the server weighs clients with these numbers of training samples[S].
+
+        Not asked where clients have weights of their own.
+        """
         return samples
 
     # -- the server's side -----------------------------------------------------------------------

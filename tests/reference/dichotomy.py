@@ -28,10 +28,11 @@ def dichotomy(
     `level` "federation": the error over those heard in the last round, weighted by samples, of the
     model they received and of their local ones. "client": each client compares for itself, at the
     end. `steps` and `personal_steps` are numbers, or one for each client. `later(t, i)`: what is
-    drawn after passes over the data for the local model, None for numbers of steps.
+    drawn after passes over the data for the local model, None for numbers of steps. `weighting`: a
+    name, or the weights p_i of all clients, in place of samples.
     """
     steps, personal_steps = (np.broadcast_to(k, len(data)) for k in (steps, personal_steps))
-    n = [len(y) for _, y in data]
+    n = [len(y) for _, y in data] if isinstance(weighting, str) else weighting
     w = start
     x = [start.copy() for _ in data]
     votes = np.zeros(2)

@@ -27,7 +27,17 @@ def fedavg(
     return {"server w": w, "personal": [w for _ in data], "gradients": spent}
 
 
+def weighed(received, p):
+    """Σ p_i x_i / Σ p_i over those heard; `p` None for the plain mean."""
+    if p is None:
+        return sum(received.values()) / len(received)
+    return sum(p[i] * x for i, x in received.items()) / sum(p[i] for i in received)
+
+
 def mean(w, received, data, weighting):
+    """`weighting`: a name, or the weights p_i of all clients."""
+    if not isinstance(weighting, str):
+        return weighed(received, weighting)
     n = [len(y) for _, y in data]
     m = len(data)
     N = sum(n)

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from .fedavg import weighed
 
-def feddeper(model, data, start, cohorts, batches, lr, rho, lam, steps, same_batch):
+
+def feddeper(model, data, start, cohorts, batches, lr, rho, lam, steps, same_batch, p=None):
     """`same_batch`: lines 7 and 8 of a step take the same mini-batch (the paper does not say)."""
     x = start
     v = [start.copy() for _ in data]
@@ -25,5 +27,5 @@ def feddeper(model, data, start, cohorts, batches, lr, rho, lam, steps, same_bat
                 spent[i] += 2
             v[i] = (1 - lam) * v[i] + lam * y  # line 10
             sent[i] = y - x  # line 11
-        x = x + sum(sent.values()) / len(U)  # line 14
+        x = x + weighed(sent, p)  # line 14
     return {"server w": x, "private v": v, "personal": v, "gradients": spent}

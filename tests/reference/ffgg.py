@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from .fedavg import weighed
+
 
 def ffgg(
     model,
@@ -20,6 +22,7 @@ def ffgg(
     local_steps=None,
     product=None,
     later=None,
+    p=None,
 ):
     """`private`: the coordinates of w; the rest is theta.
 
@@ -103,7 +106,7 @@ def ffgg(
             if kept:
                 own[i] = w
         step = rates[t] if local_steps is None else 1
-        theta = theta - step * sum(delta.values()) / len(cohort)  # line 7; Algorithm 4, line 11
+        theta = theta - step * weighed(delta, p)  # line 7; Algorithm 4, line 11
     count = np.zeros(len(data), dtype=int)  # what is spent before use is not training
     personal = [join(theta, solve(rounds, i, last_batches(i))) for i in range(len(data))]
     rows = own if kept else np.empty((len(data), 0))

@@ -30,7 +30,7 @@ def l2gd(model, data, start, coins, heard, batches, lr, lam, p, weighting="equal
                 spent[i] += 1
         else:
             if literal:
-                centre = sum(x) / len(x)
+                centre = mean(centre, dict(enumerate(x)), data, weighting)
             elif before == 0:
                 centre = of_those_heard()
                 run += 1

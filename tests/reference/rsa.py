@@ -6,16 +6,31 @@ code of the paper those after it, x_i^{k+1}.
 
 import numpy as np
 
+from .fedavg import weighed
 from .lpproj import derivative_of_norm
 
 
 def rsa(
-    model, data, start, cohorts, batches, rates, personal_rates, p, lam, steps, decay, server_step
+    model,
+    data,
+    start,
+    cohorts,
+    batches,
+    rates,
+    personal_rates,
+    p,
+    lam,
+    steps,
+    decay,
+    server_step,
+    weights=None,
 ):
     """`server_step`: "sum" (the paper), "sum-new" (its code), or "mean" (the lp-proj code).
 
     With "mean" each client steps with a copy of w, and the server takes the mean of the copies.
+    `weights`: p_i of sum 1; a client then counts m p_i times in the sum.
     """
+    times = np.ones(len(data)) if weights is None else len(data) * np.asarray(weights)
     w = start
     x = [start.copy() for _ in data]
     spent = np.zeros(len(data), dtype=int)
@@ -32,11 +47,9 @@ def rsa(
         if server_step != "mean":  # f_0(w) = decay/2 ||w||^2
             seen = before if server_step == "sum" else x
             w = w - rates[t] * (
-                decay * w + lam * sum(derivative_of_norm(w - seen[i], p) for i in cohort)
+                decay * w + lam * sum(times[i] * derivative_of_norm(w - seen[i], p) for i in cohort)
             )
         else:
-            mean = sum(w - rates[t] * lam * derivative_of_norm(w - x[i], p) for i in cohort) / len(
-                cohort
-            )
-            w = mean - rates[t] * decay * w
+            steps_of_w = {i: w - rates[t] * lam * derivative_of_norm(w - x[i], p) for i in cohort}
+            w = weighed(steps_of_w, weights) - rates[t] * decay * w
     return {"server w": w, "private x": x, "personal": x, "gradients": spent}

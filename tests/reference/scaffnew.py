@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from .fedavg import weighed
 
-def scaffnew(model, data, start, coins, batches, rates, p):
+
+def scaffnew(model, data, start, coins, batches, rates, p, weights=None):
     """`coins[t]` is theta_t, shared by all; `rates[t]` is gamma.
 
     `batches(i)`: the mini-batches of client i over the whole run. The run's last coin is 1. Its
@@ -21,7 +23,7 @@ def scaffnew(model, data, start, coins, batches, rates, p):
             I = next(draws[i])
             hat.append(x[i] - gamma * (model.gradient(x[i], X[I], y[I]) - h[i]))  # line 6
             spent[i] += 1
-        x = [sum(hat) / n] * n if theta == 1 else hat  # lines 7 to 11
+        x = [weighed(dict(enumerate(hat)), weights)] * n if theta == 1 else hat  # lines 7 to 11
         h = [h[i] + p / gamma * (x[i] - hat[i]) for i in range(n)]  # line 12
     return {
         "server w": x[0],

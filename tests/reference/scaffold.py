@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from .fedavg import weighed
 
-def scaffold(model, data, start, cohorts, batches, lr, steps, server_rate, option):
+
+def scaffold(model, data, start, cohorts, batches, lr, steps, server_rate, option, p=None):
+    """`p`: the weights of all clients, of sum 1; c is then Σ p_i c_i."""
     N = len(data)
     spent = np.zeros(N, dtype=int)
     x = start
@@ -28,8 +31,8 @@ def scaffold(model, data, start, cohorts, batches, lr, steps, server_rate, optio
             dy[i] = y_i - x  # line 12
             dc[i] = plus - c_i[i]
             c_i[i] = plus  # line 13
-        x = x + server_rate * sum(dy.values()) / len(S)  # lines 15 and 16
-        c = c + len(S) / N * sum(dc.values()) / len(S)
+        x = x + server_rate * weighed(dy, p)  # lines 15 and 16
+        c = c + sum((1 / N if p is None else p[i]) * dc[i] for i in S)
     return {
         "server w": x,
         "server c": c,

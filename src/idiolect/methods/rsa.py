@@ -91,7 +91,7 @@ class Rsa(Method):
         if self.server_step == "mean":
             return {"w": rule(up)["w"] - self.lr * self.decay * w}
         # eq. (11): the sum, through the rule
-        pulls = rule.heard * rule({"w": self.pull(w - up["w"])})["w"]
+        pulls = rule.weight * rule({"w": self.pull(w - up["w"])})["w"]
         return {"w": w - self.lr * (self.decay * w + self.lam * pulls)}
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:

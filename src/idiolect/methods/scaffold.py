@@ -71,6 +71,6 @@ class Scaffold(Method):
         mean = rule(up)
         return {
             "w": server["w"] + self.server_rate * mean["w"],  # x <- x + η_g mean Δy
-            # c <- c + |S|/N mean Δc
-            "c": server["c"] + rule.heard / max(rule.clients, rule.heard) * mean["c"],
+            # c <- c + |S|/N mean Δc, so that c stays the mean of all c_i
+            "c": server["c"] + rule.weight / max(rule.clients, rule.heard) * mean["c"],
         }

@@ -1,4 +1,9 @@
-"""How much each client counts: the general weights p_i of the paper of Chen, Zheng, Long and Su."""
+"""How much each client counts: the general weights p_i of the paper of Chen, Zheng, Long and Su.
+
+A method whose server takes a mean over clients, for an objective that is one, takes that of these
+weights instead: Σ p_i f_i for (1/m) Σ f_i or Σ n_i f_i / N. `check_weights` refuses them where they
+could not act so, so that no row of a comparison goes without them unnoticed.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,20 @@ import csv
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..core.files import given_path
 from ..core.knobs import SettingError, nearest
+from ..core.types import State
+from ..methods import name_of
+from ..server.protocol import Contract
+from ..server.round import RoundRule
+from ..server.rules import RULES, Rule
+from ..server.rules.coordinates import Mean
 
 ACCEPTED = "a file of client,weight lines, or {client: weight}, with weights > 0"
 
@@ -57,6 +70,62 @@ class ClientWeights:
 
     def __str__(self) -> str:
         return json.dumps(dict(self.pairs)) if self.pairs else ""
+
+
+def check_weights(contract: Contract, rule: Rule, messages: int, clients: int) -> None:
+    """Refuse weights of clients where a server step with this many messages would not go by them.
+
+    Nothing is refused where nothing is sent: what each client minimises alone is the same whatever
+    its weight.
+    """
+    method = contract.method
+    if not contract.up.parts:
+        return
+    weighting = getattr(method, "weighting", "")
+    usual = {f.name: f.default for f in fields(method)}.get("weighting", weighting)
+    unbiased = weighting == "unbiased"  # the messages are scaled, whatever the rule
+    if not unbiased and weighting != usual:
+        raise SettingError(
+            f"weighting must be left out with client_weights, got {weighting!r}: they say how much "
+            "each client counts ('unbiased' divides by the number of clients, not by the weights "
+            "of those heard)"
+        )
+    if not unbiased and not rule.weighs:
+        raise SettingError(
+            f"client_weights: the rule {RULES.text(rule)!r} does not go by clients' weights; leave "
+            "them out, or choose 'mean' or 'geometric-median', alone or after 'norm-bound' (a rule "
+            "of your own that weighs says so: `weighs = True`)"
+        )
+    if not _goes_by_weights(contract, messages, clients):
+        reason = (
+            "a server step has one message here, which is its own mean; hear more clients "
+            "(sample, or buffer with timing='arrivals')"
+            if messages == 1
+            else "its `aggregate` gives the same whatever the clients weigh"
+        )
+        raise SettingError(f"client_weights must be left out for {name_of(method)}: {reason}")
+
+
+def _goes_by_weights(contract: Contract, messages: int, clients: int) -> bool:
+    """Whether other weights make another server: tried with the mean, on random numbers."""
+    method, task = contract.method, contract.task
+    rows = min(messages, 2)
+    noise = torch.Generator().manual_seed(0)
+    up = {
+        name: torch.randn(rows, size, generator=noise).to(task.x0)
+        for name, size in method.message(task).items()
+    }
+    server = method.server(task)
+
+    def after(weights: torch.Tensor) -> State:
+        weight = float(weights.sum())
+        rule = RoundRule(contract, Mean(), weights, rows, clients, 0, {}, weight, True)
+        return method.aggregate(task, server, up, rule)
+
+    alike = torch.ones(rows, dtype=torch.float64, device=task.device)
+    unlike = torch.linspace(0.5, 1.25, rows, dtype=torch.float64, device=task.device)
+    one, other = after(alike), after(unlike)
+    return any(not torch.equal(one[name], other[name]) for name in one)
 
 
 def _read(source: Any) -> Mapping[str, Any]:

@@ -30,6 +30,7 @@ from ..server.roster import select
 from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
 from ..task.task import Numerics, Task
+from .client_weights import check_weights
 from .model_check import check_model
 from .settings import DTYPES, Settings
 
@@ -151,8 +152,11 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
         raise SettingError(
             f"held_out must be less than the {federation.clients} clients, got {s.held_out}"
         )
-    s.client_weights.of(federation.names)
     parts = RunParts(method, task, federation, s)
+    if s.client_weights.of(federation.names) is not None:
+        contract = Contract(method, parts.first_task, s.channel, 0)
+        messages = s.buffer if s.asynchronous else parts.clients_heard
+        check_weights(contract, s.rule, messages, parts.eligible)
     if not s.asynchronous:
         if s.quorum > parts.clients_heard:
             raise SettingError(

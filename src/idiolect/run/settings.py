@@ -136,8 +136,8 @@ class Selection(Knobs):
     )
     client_weights: ClientWeights = knob(
         ClientWeights(),
-        "p_i, how much each client counts in place of its number of samples: a file of "
-        "client,weight lines, or a JSON object; '' = by samples",
+        "p_i, how much each client counts, whatever the method's own weighting: a file of "
+        "client,weight lines, or a JSON object; '' = as the method weighs",
         parse=ClientWeights.parse,
         write=str,
         takes=(Mapping[Any, float],),

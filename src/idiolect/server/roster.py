@@ -138,8 +138,11 @@ class Roster:
     def mean_samples(self) -> float:
         """Training samples (or the weight, where given) of the mean client that may take part."""
         sizes = self.samples if self.weights is None else self.weights
-        taking_part = sizes[self.eligible]
-        return float(taking_part.double().mean()) if len(taking_part) else 1.0
+        taking_part = sizes[self.eligible].double()
+        if not len(taking_part):
+            return 1.0
+        alike = bool((taking_part == taking_part[0]).all())  # a sum may round: 3 * 0.1 / 3
+        return float(taking_part[0] if alike else taking_part.mean())
 
     def most_samples(self) -> float:
         """Training samples of the largest client: no client may claim more."""

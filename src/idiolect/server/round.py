@@ -149,10 +149,13 @@ class RoundRule:
     clients: int
     key: int
     state: State  # what the rule keeps; {} = no history
+    weight: float  # of all that were heard
+    own_weights: bool = False  # `samples` are weights of the clients' own
 
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         if weights is None:
-            weights = self.contract.method.weigh(self.samples)
+            method = self.contract.method
+            weights = self.samples if self.own_weights else method.weigh(self.samples)
         rows, self.state = combine_message(self.rule, up, weights, key=self.key, state=self.state)
         return rows
 
@@ -169,7 +172,8 @@ class Aggregation:
     rule: Rule
     step: ServerStep
     before: Outcome
-    streams: bool = False  # see server/stream.py
+    streams: bool = False  # see server/streaming_mean.py
+    own_weights: bool = False  # clients have weights of their own (Roster.weights)
 
     def __call__(self, current_round: Round, got: AdmittedMessages) -> Outcome:
         """The server after these messages.
@@ -282,10 +286,19 @@ class Aggregation:
         key = int(streams.keys(task.seed, "rule", current_round.version)[0])
         samples = current_round.samples(got).to(task.device)
         clients_heard = len(samples)
+        weight = float(samples.sum()) if self.own_weights else float(clients_heard)
         if one_row:
             samples = samples.mean(dim=0, keepdim=True)
         return RoundRule(
-            self.contract, self.rule, samples, clients_heard, current_round.clients, key, state
+            self.contract,
+            self.rule,
+            samples,
+            clients_heard,
+            current_round.clients,
+            key,
+            state,
+            weight,
+            self.own_weights,
         )
 
     def _on_device(self, rows: State) -> State:

@@ -135,7 +135,9 @@ class Server:
 
     def _sum_on_arrival(self, current_round: Round) -> None:
         """Messages of this round are added up instead of being held."""
-        current_round.stream = StreamingMean(self.contract, self.rule, current_round.clients)
+        current_round.stream = StreamingMean(
+            self.contract, self.rule, current_round.clients, self.roster.weights is not None
+        )
         aggregation = self.aggregation()
 
         def add(rows: State, weights: np.ndarray) -> None:
@@ -330,7 +332,10 @@ class Server:
     def aggregation(self) -> Aggregation:
         """How messages would be combined, from the server as it is now."""
         before = Outcome(self.state, self.channel_state, self.rule_state)
-        return Aggregation(self.contract, self.rule, self.step, before, self.plan.streams)
+        own_weights = self.roster.weights is not None
+        return Aggregation(
+            self.contract, self.rule, self.step, before, self.plan.streams, own_weights
+        )
 
     def has_shared_model(self) -> bool:
         """Whether the method has one global model that can be evaluated by itself."""

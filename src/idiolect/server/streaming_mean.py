@@ -79,8 +79,10 @@ class StreamingMean:
     contract: Contract
     rule: Rule
     clients: int
+    own_weights: bool = False  # `samples` are weights of the clients' own
     samples: Tensor = field(default_factory=lambda: torch.zeros(0))  # of the batch
     heard: int = 0  # clients so far
+    weight: float = 0.0  # theirs
     state: State = field(default_factory=dict)  # a mean keeps nothing
     collecting: bool = True
     _sums: list[WeightedSums] = field(
@@ -92,6 +94,7 @@ class StreamingMean:
         """The rule for the next batch of messages."""
         self.samples = samples
         self.heard += len(samples)
+        self.weight += float(samples.sum()) if self.own_weights else len(samples)
         self._call = 0
         return self
 
@@ -104,7 +107,8 @@ class StreamingMean:
 
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         if weights is None:
-            weights = self.contract.method.weigh(self.samples)
+            method = self.contract.method
+            weights = self.samples if self.own_weights else method.weigh(self.samples)
         weights = self.rule.sum_weights(weights)
         if self._call == len(self._sums):
             self._sums.append(WeightedSums())

@@ -95,6 +95,10 @@ class PlainMean:
     def heard(self) -> int:
         return len(self.samples)
 
+    @property
+    def weight(self) -> float:
+        return float(self.heard)
+
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         weights = self.method.weigh(self.samples) if weights is None else weights
         share = weights / weights.sum()

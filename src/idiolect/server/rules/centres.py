@@ -37,6 +37,10 @@ class GeometricMedian(Rule):
     nu: float = knob(1e-6, "smoothing: distances below it count as it", above=0)
     weighted: bool = knob(True, "by the clients' weights; false = every client counts the same")
 
+    @property
+    def weighs(self) -> bool:  # type: ignore[override]
+        return self.weighted
+
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
         start = geometry.median(rows)
         x = geometry.wide(rows) - start  # relative to the start: equal rows give exactly that row

@@ -30,6 +30,10 @@ class Mean(Rule):
     streams = True
     weighted: bool = knob(True, "by the clients' weights; false = every client counts the same")
 
+    @property
+    def weighs(self) -> bool:  # type: ignore[override]
+        return self.weighted
+
     def sum_weights(self, weights: Tensor) -> Tensor:
         return weights if self.weighted else torch.ones_like(weights)
 

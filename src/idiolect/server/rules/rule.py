@@ -39,6 +39,8 @@ class RulePart(Knobs):
 
     title: ClassVar[str] = ""  # the name it is chosen by, if it is built in
     by_coordinate: ClassVar[bool] = False  # number j of the result depends on column j alone
+    # a row counts by its client's weight; else the setting client_weights is refused
+    weighs: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -159,6 +161,10 @@ class WrappedRule(Rule):
     @property
     def by_coordinate(self) -> bool:  # type: ignore[override]
         return all(part.by_coordinate for part in (*self.wrappers, self.rule))
+
+    @property
+    def weighs(self) -> bool:  # type: ignore[override]
+        return all(part.weighs for part in (*self.wrappers, self.rule))
 
     def check(self, n: int) -> None:
         rows = n

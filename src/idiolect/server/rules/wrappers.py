@@ -94,6 +94,7 @@ class NormBound(Wrapper):
     """
 
     title = "norm-bound"
+    weighs = True  # in the rule that follows: a row is still its client's
     bound: float = knob(
         0.0, "largest distance from the coordinate median; 0 = the median of the distances", low=0
     )
