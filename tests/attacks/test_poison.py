@@ -1,12 +1,18 @@
 """Poisoned labels: at malicious clients, in their training data, nowhere else."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+import idiolect as il
 from idiolect.attacks import parse_attack, poison
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
+from idiolect.task.losses import as_loss
 
 MALICIOUS = torch.tensor([1, 4])
 
@@ -201,3 +207,90 @@ def test_an_attack_poisons_as_its_fields_say():
         )
     for line in ("same-value", "alie", "zero + scaling"):
         assert parse_attack(line).poison(f, MALICIOUS, 2) is f
+
+
+# -- targets that do not count, and targets of other kinds -----------------------------------------
+def masked(ignored: int, classes: int = 4, keep: float = 0.7):
+    """Six targets per sample, some of them `ignored`."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, classes, (120, 6))
+    y[rng.random(y.shape) > keep] = ignored
+    ids = np.repeat([f"site {k}" for k in range(6)], 20)
+    return Federation.from_arrays(rng.normal(size=(120, 6, 3)), y, ids)
+
+
+KINDS = [("flip", "wrong"), ("random", "wrong"), ("random", "uniform")]
+
+
+@pytest.mark.parametrize("kind,labels", KINDS)
+@pytest.mark.parametrize("index", [-100, 0, 1, 3])
+def test_ignored_targets_stay_ignored_and_no_other_becomes_one(kind, labels, index):
+    f = masked(index)
+    loss = as_loss(nn.CrossEntropyLoss(ignore_index=index))
+    g = poison(f, MALICIOUS, 4, kind, 0, labels, loss)
+    assert torch.equal(f.targets == index, g.targets == index)
+    counted = training(f, MALICIOUS).unsqueeze(1) & (f.targets != index)
+    false = g.targets[counted]
+    assert bool(((false >= 0) & (false < 4)).all())
+    if labels == "wrong" and (kind == "random" or index == -100):  # three classes have a middle one
+        assert not bool((false == f.targets[counted]).any())
+
+
+def test_the_classes_that_count_are_mirrored():
+    f = masked(0)
+    g = poison(f, MALICIOUS, 4, "flip", 0, loss=as_loss(nn.CrossEntropyLoss(ignore_index=0)))
+    mirror = torch.tensor([0, 3, 2, 1])
+    mask = training(f, MALICIOUS)
+    assert torch.equal(g.targets[mask], mirror[f.targets[mask]])
+
+
+def test_answers_yes_or_no_are_turned_round():
+    """Several answers per sample as real numbers: 0 and 1, or probabilities under a binary loss."""
+    rng = np.random.default_rng(0)
+    ids = np.repeat([f"site {k}" for k in range(6)], 20)
+    answers = (rng.random((120, 3)) > 0.5).astype(float)
+    shares = rng.random((120, 3))
+    for y, losses in (
+        (answers, (None, "mse", nn.BCEWithLogitsLoss())),
+        (shares, (nn.BCELoss(), F.binary_cross_entropy_with_logits)),
+    ):
+        f = Federation.from_arrays(rng.normal(size=(120, 3)), y, ids)
+        mask = training(f, MALICIOUS)
+        for loss in losses:
+            g = poison(f, MALICIOUS, 0, "flip", 0, loss=loss and as_loss(loss))
+            assert torch.equal(g.targets[mask], 1 - f.targets[mask])
+    g = poison(f, MALICIOUS, 0, "flip", 0, loss=as_loss("mse"))
+    assert torch.equal(g.targets[mask], -f.targets[mask])
+
+
+@pytest.mark.parametrize("line", ["label-flip", "data-poison", "data-poison(labels=uniform)"])
+@pytest.mark.parametrize("kernel", ["stacked", "rows", "vmap"])
+def test_a_run_on_ignored_targets(line, kernel):
+    model = partial(nn.Linear, 3, 4)
+    result = il.run(
+        *(il.FedAvg(steps=2, lr=0.05), il.Task(model), masked(-100)),
+        **{"rounds": 2, "batch": 4, "attack": line, "malicious": 2, "kernel": kernel},
+    )
+    assert result.summary()["rejected"] == 0
+
+
+def test_targets_that_the_loss_does_not_take_are_refused_before_the_first_round():
+    rng = np.random.default_rng(0)
+    ids = np.repeat([f"site {k}" for k in range(6)], 20)
+    f = Federation.from_arrays(rng.normal(size=(120, 3)), rng.random(120), ids)
+
+    def cross_entropy_of_shares(outputs, targets):
+        return F.binary_cross_entropy(outputs.sigmoid().view_as(targets), targets, reduction="none")
+
+    task = il.Task(partial(nn.Linear, 3, 1), cross_entropy_of_shares)
+    settings = {"rounds": 1, "malicious": 2}
+    with pytest.raises(SettingError, match=r"attack: it makes targets that the loss .* not take"):
+        il.run(il.FedAvg(), task, f, attack="label-flip", **settings)
+    il.run(il.FedAvg(), task, f, attack="data-poison", **settings)
+
+
+def test_a_loss_that_ignores_a_class_number_beyond_the_outputs_says_what_to_do():
+    f = masked(255)
+    loss = nn.CrossEntropyLoss(ignore_index=255)
+    with pytest.raises(SettingError, match=r"class 255 lies outside .* give the data ignored=255"):
+        il.run(il.FedAvg(), il.Task(partial(nn.Linear, 3, 4), loss), f, rounds=1)

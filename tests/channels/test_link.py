@@ -109,3 +109,17 @@ def test_the_stage_that_is_decoded_from_the_aggregate_and_its_parts():
     assert [(name, prefix) for name, prefix, _ in parts] == [("c", "c.1."), ("w", "w.1.")]
     assert [(f.n, f.round) for _, _, f in parts] == [(40, 7), (100, 7)]
     assert link("half").aggregate_stage is None and link("half").aggregate_parts(0) == []
+
+
+@pytest.mark.parametrize("text", ["none", "half", "feedback + topk + qsgd", "lbgm", "sketch"])
+def test_a_part_without_numbers_passes_by_the_channel(text):
+    """Beside other parts it takes no bytes; and it is no reason to refuse the channel."""
+    parts = {"theta": form(0), "w": form(100)}
+    both = Link.of(parse_channel(text), parts)
+    alone = Link.of(parse_channel(text), {"w": form(100)})
+    assert both.check() == alone.check() and both.lengths() == alone.lengths()
+    for what in ("client", "memory", "server"):
+        assert both.kept(what) == alone.kept(what)
+    assert both.rule_sizes() == {"theta": 0, **alone.rule_sizes()}
+    arrived, _ = through(both, {"theta": torch.zeros(3, 0), "w": messages()["w"]})
+    assert arrived["theta"].shape == (3, 0)

@@ -197,6 +197,8 @@ REFUSED = {
     "l2gd": "coin",
     "rsa": "adds up",
     "dichotomy": "votes",
+    # of a model with one layer all of which is private
+    **dict.fromkeys(("ffgg", "local-ffgg", "fedalt", "fedsim"), "sends nothing; all 21 .* private"),
 }
 
 
@@ -208,6 +210,11 @@ def test_every_method_runs_or_says_why_not(name):
     if reason:
         with pytest.raises(il.SettingError, match=REFUSED[name]):
             run(name, sample=0)
+
+
+@pytest.mark.parametrize("name", ["ffgg", "local-ffgg", "fedalt", "fedsim"])
+def test_methods_with_a_private_part_run_where_another_part_is_shared(name):
+    assert not why_not(make_method(name, part="bias"), il.Task(MODEL))
 
 
 class Marked(il.FedAvg):

@@ -18,6 +18,7 @@ from ..core import streams
 from ..core.knobs import Knobs, SettingError
 from ..core.streams import Keys
 from ..data.federation import Federation
+from ..task.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,15 @@ class Attack(Knobs):
         """The messages of malicious clients that know only their own."""
         raise NotImplementedError
 
-    def poison(self, federation: Federation, malicious: Tensor, seed: int) -> Federation:
-        """The data to train on; `federation` itself where the attack leaves labels alone."""
+    def poison(
+        self, federation: Federation, malicious: Tensor, seed: int, loss: Loss | None = None
+    ) -> Federation:
+        """The data to train on, by this loss; `federation` where the attack leaves labels alone."""
         if not self.poisons:
             return federation
         from .poisoning import poison  # which has attacks of its own
 
-        return poison(federation, malicious, federation.classes, self.poisons, seed)
+        return poison(federation, malicious, federation.classes, self.poisons, seed, loss=loss)
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,11 @@ class AttackSequence(Attack):
             rows = part(rows, malicious, reference, own_keys)
         return rows
 
-    def poison(self, federation: Federation, malicious: Tensor, seed: int) -> Federation:
+    def poison(
+        self, federation: Federation, malicious: Tensor, seed: int, loss: Loss | None = None
+    ) -> Federation:
         for part in self.parts:
-            federation = part.poison(federation, malicious, seed)
+            federation = part.poison(federation, malicious, seed, loss)
         return federation
 
 

@@ -13,6 +13,8 @@ from ..core import streams
 from ..core.knobs import SettingError, knob
 from ..core.streams import Keys
 from ..data.federation import Federation
+from ..data.read.sequences import IGNORED
+from ..task.losses import Loss
 from .attack import Attack
 from .single_client import scalars
 
@@ -27,6 +29,7 @@ def poison(
     kind: str,
     seed: int,
     labels: str = "wrong",
+    loss: Loss | None = None,
 ) -> Federation:
     """The federation with false training targets at the `malicious` clients (their positions).
 
@@ -36,34 +39,49 @@ def poison(
       with two classes that flips it) or over all (labels = "uniform"). The text of the lp-proj
       paper says "flipped (if binary) or uniformly random noisy labels" (C.7.2), its public code
       draws from all classes. Real targets (classes = 0) change places within the client.
-    - "flip": y -> classes - 1 - y; real targets y -> -y.
+    - "flip": y -> classes - 1 - y; real targets y -> -y, or 1 - y where they say yes or no (all of
+      them 0 or 1, or the loss a binary cross-entropy).
 
-    Targets of any shape are taken entry by entry, so every next word of a text is false. What a
-    client's labels become depends on its name, its data and the seed alone.
+    Targets of any shape are taken entry by entry, so every next word of a text is false. Those that
+    do not count (-100, or the `ignore_index` of the loss) stay as they are, and no label becomes
+    one of them. What a client's labels become depends on its name, its data and the seed alone.
 
     >>> f = Federation.from_arrays(np.eye(4), [0, 1, 2, 0], ["a", "a", "b", "b"], valid=0, test=0)
     >>> poison(f, torch.tensor([1]), f.classes, "flip", seed=0).targets.tolist()
     [0, 1, 0, 2]
     """
-    _check(federation, malicious, classes, kind, labels)
+    ignored = getattr(loss, "ignore", IGNORED)
+    names = torch.tensor([c for c in range(classes) if c != ignored])
+    _check(federation, malicious, classes, kind, labels, names)
     targets = federation.targets.clone()
+    yes_no = not classes and _says_yes_or_no(targets, loss)
     offsets = federation.offsets["train"].tolist()
     for k in sorted(set(malicious.tolist())):
         key = streams.keys(seed, "poison", 0, streams.name_keys([federation.names[k]]))
         part = targets[offsets[k] : offsets[k + 1]]  # a view
-        flip = kind == "flip"
-        part.copy_(_flipped(part, classes) if flip else _random(part, classes, key, labels))
+        if classes:
+            counted = (part >= 0) & (part != ignored)
+            place = torch.searchsorted(names.to(part), part)  # among the classes that count
+            if kind == "flip":
+                place = len(names) - 1 - place
+            else:
+                place = _random(place, len(names), key, labels)
+            part.copy_(torch.where(counted, names.to(part)[place % len(names)], part))
+        elif kind == "flip":
+            part.copy_(1 - part if yes_no else -part)
+        else:
+            order = np.argsort(streams.bits(key, 0, len(part))[0], kind="stable")
+            part.copy_(part[torch.from_numpy(order).to(part.device)])
     return replace(federation, targets=targets)
 
 
-def _flipped(y: Tensor, classes: int) -> Tensor:
-    return classes - 1 - y if classes else -y
+def _says_yes_or_no(targets: Tensor, loss: Loss | None) -> bool:
+    """Whether real targets are probabilities of yes, not values of any size."""
+    binary = loss is not None and loss.name.startswith(("bce", "binary_cross_entropy"))
+    return binary or bool(((targets == 0) | (targets == 1)).all())
 
 
 def _random(y: Tensor, classes: int, key: streams.Keys, labels: str) -> Tensor:
-    if not classes:
-        order = np.argsort(streams.bits(key, 0, len(y))[0], kind="stable")
-        return y[torch.from_numpy(order).to(y.device)]
     words = streams.bits(key, 0, y.numel())[0]
     wrong = labels == "wrong"
     numbers = streams.below(words, np.array(classes - wrong))
@@ -71,7 +89,9 @@ def _random(y: Tensor, classes: int, key: streams.Keys, labels: str) -> Tensor:
     return (y + 1 + draw) % classes if wrong else draw
 
 
-def _check(federation: Federation, malicious: Tensor, classes: int, kind: str, labels: str) -> None:
+def _check(
+    federation: Federation, malicious: Tensor, classes: int, kind: str, labels: str, names: Tensor
+) -> None:
     for name, value, choices in (("kind", kind, KINDS), ("labels", labels, LABELS)):
         if value not in choices:
             raise SettingError(
@@ -97,6 +117,10 @@ def _check(federation: Federation, malicious: Tensor, classes: int, kind: str, l
     if not real and (classes < 2 or classes < federation.classes):
         raise SettingError(
             f"classes must be at least {max(2, federation.classes)} for false labels, got {classes}"
+        )
+    if not real and len(names) < 2:
+        raise SettingError(
+            f"attack: false labels need two classes that the loss counts, got {len(names)}"
         )
 
 
@@ -124,14 +148,18 @@ class DataPoison(Attack):
     def forge(self, own: Tensor, reference: Tensor | None, keys: Keys) -> Tensor:
         return scalars(keys, self.std, own) * own
 
-    def poison(self, federation: Federation, malicious: Tensor, seed: int) -> Federation:
-        return poison(federation, malicious, federation.classes, self.poisons, seed, self.labels)
+    def poison(
+        self, federation: Federation, malicious: Tensor, seed: int, loss: Loss | None = None
+    ) -> Federation:
+        classes = federation.classes
+        return poison(federation, malicious, classes, self.poisons, seed, self.labels, loss)
 
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
     """Labels y -> C - 1 - y, honest training on them and an honest message.
 
+    Real targets y -> -y, or 1 - y where they say yes or no; targets that do not count stay.
     Tolpegin et al. 2020; Fang et al. 2020.
 
     >>> LabelFlip.poisons

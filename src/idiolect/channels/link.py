@@ -63,9 +63,13 @@ class Link:
         return [w for _, channel, form in self._parts() for w in channel.check(form)]
 
     def _parts(self, version: int = 0) -> list[tuple[str, Channel, Form]]:
-        """(part, the channel it goes through, its form)."""
+        """(part, the channel it goes through, its form); a part without numbers needs none."""
         return [
-            (n, Channel() if n in self.exact else self.channel, replace(f, round=version))
+            (
+                n,
+                self.channel if f.n and n not in self.exact else Channel(),
+                replace(f, round=version),
+            )
             for n, f in self.parts.items()
         ]
 

@@ -97,7 +97,7 @@ class Host:
         self.samples = data.sizes("train")
         # whether a client that is not selected keeps its private row: then one that was not heard
         # goes back to the row it had before the round
-        self.rows_go_back = contract.method.traits.trains == "sampled" and bool(contract.up.parts)
+        self.rows_go_back = contract.method.traits.trains == "sampled" and bool(contract.up.length)
         self.store = Store(
             data.clients,
             lambda rows: contract.method.private(task, self.keys[rows.numpy()]),
@@ -145,7 +145,7 @@ class Host:
             none = torch.zeros_like(gradients)
             counted = {name: here.counts.get(name, none) for name in method.traits.counters}
             sends = torch.isin(rows, heard_rows)
-            if contract.up.parts and bool(sends.any()):
+            if contract.up.length and bool(sends.any()):
                 if not bool(sends.all()):
                     up = {n: t[sends.to(t.device)] for n, t in up.items()}
                 waiting.append((rows[sends], up))

@@ -188,7 +188,8 @@ def equal_to(method: Method, task: Task) -> str:
         split = method.split(task)
         if not len(split.theta):
             all_private = f"all {task.d:,} parameters are private: nothing is sent"
-            reasons.append(f"{all_private}; {method.alone()}")
+            advice = "a smaller private part would share the rest"
+            reasons.append(f"{all_private}; {method.alone()}; {advice}")
         elif not len(split.w):
             reasons.append(f"all {task.d:,} parameters are shared: {method.together()}")
     # a subclass may have other equations: what its parent reduces to is not claimed for it

@@ -34,7 +34,8 @@ def with_statistics(method: Method, task: Task, how: str) -> Method:
 
 def averages(method: Method, task: Task, how: str) -> bool:
     """Whether the statistics of the model that is sent are sent with it."""
-    return how == "averaged" and method.traits.shares_statistics and bool(method.message(task))
+    sends = any(method.message(task).values())
+    return how == "averaged" and method.traits.shares_statistics and sends
 
 
 def described(method: Method, task: Task, how: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from ..attacks import Attack
 from ..core.knobs import SettingError
 from ..core.text import first_line
 from ..core.types import Tree, leaves, map_tree
@@ -42,6 +43,26 @@ def check_model(task: Task, federation: Federation, batch: int, batching: str) -
     _check_training(task, federation, data, batch, batching)
 
 
+def check_false_targets(
+    task: Task, federation: Federation, attack: Attack, malicious: Tensor, seed: int
+) -> None:
+    """Refuse an attack on the labels that makes targets which the loss does not take."""
+    one = federation.of(malicious[:1])
+    false = attack.poison(one, torch.zeros(1, dtype=torch.int64), seed, task.criterion)
+    data = false.to(task.device, task.dtype)
+    trained = list(range(min(int(data.sizes("train")[0]), 64)))
+    outputs = task.outputs_of_one(task.x0, _samples(data.inputs, trained))
+    try:
+        task.criterion.each(outputs, _samples(data.targets, trained))
+    except SettingError:
+        raise
+    except Exception as error:  # whatever a user's loss raises
+        raise SettingError(
+            f"attack: it makes targets that the loss {task.criterion.name} does not take: "
+            f"{first_line(error)}"
+        ) from None
+
+
 def _largest(federation: Federation) -> int:
     """The sample with the largest class."""
     targets = federation.targets
@@ -74,9 +95,10 @@ def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
     if isinstance(loss, CrossEntropy):
         scores = classes_last(logits(out), targets, loss.second)
         if scores is not None and scores.shape[-1] < classes:
-            raise SettingError(
-                f"targets: class {classes - 1} lies outside the model's {scores.shape[-1]} outputs"
-            )
+            words = f"class {classes - 1} lies outside the model's {scores.shape[-1]} outputs"
+            if getattr(loss, "ignore", None) == classes - 1:
+                words += f"; if it marks what is to be ignored, give the data ignored={classes - 1}"
+            raise SettingError(f"targets: {words}")
     if loss.name == "logistic" and (classes > 2 or logits(out).shape[-1] != 1):
         raise SettingError(
             f"loss: 'logistic' is for two classes and one output; "

@@ -31,7 +31,7 @@ from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
 from ..task.task import Numerics, Task
 from .client_weights import check_weights
-from .model_check import check_model
+from .model_check import check_false_targets, check_model
 from .settings import DTYPES, Settings
 
 
@@ -178,6 +178,9 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
     if not isinstance(federation, LazyFederation):  # else they were tried where the samples are
         check_model(parts.first_task, federation, s.batch, s.batching)
         check_metrics(parts.first_task, federation, s.metrics, s.metric)
+        malicious = People.of(federation, s, s.seed).malicious
+        if s.attack is not None and s.attack.poisons and len(malicious):
+            check_false_targets(parts.first_task, federation, s.attack, malicious, s.seed)
     return parts
 
 
@@ -214,7 +217,7 @@ def _check_optimizer(method: Method, task: Task, s: Settings) -> None:
         )
     method.step_coordinates(task)  # refuses fields that belong to plain SGD
     still = int((scale_factors(optimizer.lr_scale, task.layout) == 0).sum())
-    if still and method.message(task):
+    if still and any(method.message(task).values()):
         warn(
             f"lr_scale: {still:,} of {task.d:,} numbers have factor 0: they are not trained, but "
             "are still sent; Task(..., frozen=...) or --frozen makes them constants, which are not"
@@ -336,8 +339,9 @@ def why_not(method: Method, task: Task) -> str:
     By what it declares: its messages must be changes, or models that started from what was sent.
     """
     message = method.message(task)
-    if not message:
-        return "it sends nothing"
+    if not any(message.values()):
+        alone = equal_to(method, task) if message else ""
+        return f"it sends nothing; {alone}" if alone else "it sends nothing"
     if method.traits.hears_all:
         return "it makes sense only if every client is heard in every round"
     if method.traits.needs_round:

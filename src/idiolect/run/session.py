@@ -32,6 +32,7 @@ from ..server.asynchronous import AsyncServer
 from ..server.protocol import Contract
 from ..server.roster import Roster
 from ..server.server import Server
+from ..task.losses import Loss
 from ..task.task import Task
 from . import checkpoint as checkpoints
 from .checkpoint import Bound, Checkpoint
@@ -70,8 +71,9 @@ class Share:
 
     def data(self) -> Federation:
         """The data of these clients alone."""
-        seed = self.contract.task.seed
-        return data_of_clients(whole(self.federation), self.wire_ids, self.attack, seed)
+        task = self.contract.task
+        data = whole(self.federation)
+        return data_of_clients(data, self.wire_ids, self.attack, task.seed, task.criterion)
 
     def host(self) -> Host:
         """The host in this process."""
@@ -383,11 +385,11 @@ def _host_folder(number: int) -> str:
 
 
 def data_of_clients(
-    federation: Federation, wire_ids: Tensor, attack: Attack | None, seed: int
+    federation: Federation, wire_ids: Tensor, attack: Attack | None, seed: int, loss: Loss
 ) -> Federation:
     """The data of some clients alone, as their attack wants them where they are malicious."""
     if attack is not None:
-        federation = attack.poison(federation, wire_ids, seed)
+        federation = attack.poison(federation, wire_ids, seed, loss)
     return federation.of(wire_ids)
 
 

@@ -32,6 +32,7 @@ from ..host.remote_host import HostLike, RemoteHost
 from ..host.service import HostRecipe
 from ..method import Method
 from ..server.server import Server
+from ..task.losses import Loss
 from .plan import Plan
 from .prepare import prepare
 from .session import Share, build_engine, data_of_clients
@@ -86,7 +87,9 @@ class WorkerHosts:
             load = partial(_load, self.origin)
         else:
             return partial(_as_is, share.data())
-        return partial(_load_share, load, share.wire_ids, share.attack, share.contract.task.seed)
+        task = share.contract.task
+        how = (share.attack, task.seed, task.criterion)
+        return partial(_load_share, load, share.wire_ids, *how)
 
     def engine(self, server: Server, hosts: Sequence[HostLike], method: Method) -> Engine:
         assert self.carrier is not None
@@ -131,10 +134,14 @@ def _as_is(data: Federation) -> Federation:
 
 
 def _load_share(
-    load: Callable[[], Federation], wire_ids: Tensor, attack: Attack | None, seed: int
+    load: Callable[[], Federation],
+    wire_ids: Tensor,
+    attack: Attack | None,
+    seed: int,
+    loss: Loss,
 ) -> Federation:
     """Data that their host loads itself: `load` gives those of all clients."""
-    return data_of_clients(load(), wire_ids, attack, seed)
+    return data_of_clients(load(), wire_ids, attack, seed, loss)
 
 
 def _load(plan: dict[str, Any]) -> Federation:

@@ -55,7 +55,7 @@ class Contract:
 
     def up_lengths(self, version: int = 0) -> tuple[int, int]:
         """The least and the most bytes of a message up; 0 where nothing is sent."""
-        if not self.up.parts:
+        if not self.up.length:
             return 0, 0
         least, most = self.link.lengths(version)
         return HEADER.itemsize + least, HEADER.itemsize + most

@@ -160,7 +160,7 @@ class Server:
         `values`: what each counts as in the lp-proj paper's 32-bit words. `sender`: the wire ids
         of the host that they come from, which speaks for no others.
         """
-        if self.contract.up.parts:
+        if self.contract.up.length:
             current_round.inbox.receive(messages, values, sender)
 
     def missing(self, current_round: Round, wire_ids: Tensor, reason: str) -> None:
@@ -280,7 +280,7 @@ class Server:
         current_round.closed = True
         heard_ids = current_round.order.heard
         self.version = max(self.version, current_round.version + 1)
-        if not self.contract.up.parts:
+        if not self.contract.up.length:
             return RoundConclusion(current_round.version, heard_ids[:0], heard_ids[:0], {})
         outcome, got = settle(
             self.aggregation(), current_round, candidates(current_round), self.quorum

@@ -71,8 +71,8 @@ class Schema:
 
     @cached_property
     def length(self) -> int:
-        """The length of a message in bytes; 0 where no part is declared: then nothing is sent."""
-        if not self.parts:
+        """The length of a message in bytes; 0 where it has no numbers: then nothing is sent."""
+        if not self.values:
             return 0
         return HEADER.itemsize + sum(
             int(np.prod(shape)) * dtype.itemsize for _, shape, dtype in self.parts
@@ -173,9 +173,9 @@ def unpack(schema: Schema, bodies: np.ndarray) -> State:  # uint8[K, length - 24
 
 
 def pack_down(state: State, run: int, version: int, contract: int = 0) -> bytes:
-    """A message down: the same for all clients. Nothing declared is nothing sent."""
+    """A message down: the same for all clients; no bytes where it has no numbers."""
     schema = Schema.of(state, contract)
-    if not schema.parts:
+    if not schema.length:
         return b""
     rows = {n: t.unsqueeze(0) for n, t in state.items()}
     return pack(schema, run, version, np.array([FROM_SERVER]), np.zeros(1), rows).tobytes()
@@ -188,7 +188,7 @@ def open_down(
     if len(message) != schema.length:
         raise ValueError(f"message down: {len(message)} bytes, expected {schema.length}")
     if not message:
-        return {}
+        return {n: torch.empty(*shape, dtype=t, device=device) for n, shape, t in schema.parts}
     matrix = np.frombuffer(message, dtype=np.uint8)[None]
     head = header(matrix)[0]
     for field, want in (
