@@ -14,7 +14,14 @@ from ..core.types import Tree, leaves, map_tree
 from ..data.federation import Federation
 from ..task.buffers import mixes_samples
 from ..task.forward import forward
-from ..task.losses import CrossEntropy, Squared, classes_last, logits, shaped_as
+from ..task.losses import (
+    CrossEntropy,
+    Squared,
+    classes_last,
+    logits,
+    shaped_as,
+    shapes_text,
+)
 from ..task.task import Task
 
 
@@ -40,6 +47,7 @@ def check_model(task: Task, federation: Federation, batch: int, batching: str) -
             "model: its outputs are not tensors with one entry per sample as their first axis"
         )
     _check_loss(task, federation.classes, out, targets)
+    _check_values(task, data, [at, 0, min(1, federation.samples - 1)])
     _check_training(task, federation, data, batch, batching)
 
 
@@ -112,14 +120,33 @@ def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
                 f"model: {tuple(outputs.shape[1:])} outputs for {wanted} target; "
                 f"{loss.name!r} needs as many"
             )
+
+
+def _check_values(task: Task, data: Federation, three: list[int]) -> None:
+    """The loss of three samples, and of two of them: one value per sample or target?"""
+    loss = task.criterion
+    inputs, targets = _samples(data.inputs, three), _samples(data.targets, three)
+    out = task.outputs_of_one(task.x0, inputs)
     try:
-        loss.each(out, targets)
+        value = loss.each(out, targets)
+        fewer = loss.each(_samples(out, [0, 1]), _samples(targets, [0, 1]))
     except SettingError:
         raise
     except Exception as error:
+        hint = ""
+        if isinstance(targets, Tensor) and targets.dim() > 1 and isinstance(out, Tensor):
+            by_class = out.shape[:-1] == targets.shape
+            hint = "; torch's losses want classes second: outputs.movedim(-1, 1)" * by_class
         raise SettingError(
-            f"loss: {loss.name} does not fit the model's outputs: {first_line(error)}"
+            f"loss: {loss.name} does not fit the model's outputs: {first_line(error)}; "
+            f"it is given {shapes_text(out, targets)}{hint}"
         ) from None
+    if value.shape[1:] != fewer.shape[1:]:
+        raise SettingError(
+            f"loss: {loss.name} must return one value per sample, or one per target, got shape "
+            f"{tuple(value.shape)} for 3 samples and {tuple(fewer.shape)} for 2, so that samples "
+            f"are taken with each other: {shapes_text(out, targets)}"
+        )
 
 
 def _check_training(

@@ -17,7 +17,7 @@ from ..core.types import Id, Tree, first, leaves, map_tree
 from ..data.prepare import Preparation
 from ..data.read.pictures import plan_pixels
 from ..task.forward import forward
-from ..task.losses import Loss, logits
+from ..task.losses import Loss, classes_last, logits
 from ..task.task import Task
 
 AT_ONCE = 4096  # rows in one forward pass
@@ -112,8 +112,8 @@ def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:
 def _prediction(outputs: Tensor, loss: Loss, data: dict[str, Any]) -> Prediction:
     classes = int(data.get("classes", 0))
     labels = labels_of(data)
-    by_class = outputs if outputs.dim() > 1 else outputs.unsqueeze(-1)
-    probabilities = loss.probabilities(by_class, classes)
+    scores = _scores(outputs, loss, data)
+    probabilities = None if scores is None else loss.probabilities(scores, classes)
     if probabilities is None:
         values = outputs.squeeze(-1) if outputs.dim() > 1 and outputs.shape[-1] == 1 else outputs
         return Prediction(values=values.numpy())
@@ -125,6 +125,24 @@ def _prediction(outputs: Tensor, loss: Loss, data: dict[str, Any]) -> Prediction
     return Prediction(
         _array(names)[probabilities.argmax(-1).numpy()], probabilities.numpy(), None, names
     )
+
+
+def _scores(outputs: Tensor, loss: Loss, data: dict[str, Any]) -> Tensor | None:
+    """outputs as [n, ..., C], one C for each target of a sample; None where they are not that."""
+    if "targets" not in data:  # one per sample
+        return outputs if outputs.dim() > 1 else outputs.unsqueeze(-1)
+    shape = data["targets"]
+    try:
+        expect(shape, list[int], "targets")
+        targets = torch.empty(len(outputs), *shape, device="meta")
+    except (ValueError, RuntimeError) as error:
+        raise SettingError(f"record: data.{error}") from None
+    if outputs.shape == targets.shape:
+        return outputs.unsqueeze(-1)
+    scores = classes_last(outputs, targets, getattr(loss, "second", False))
+    if scores is None and outputs.dim() == targets.dim() + 1:  # of another size than in training
+        return outputs if len(shape) == 1 else outputs.movedim(1, -1)  # a sentence, a picture
+    return scores
 
 
 def _array(labels: tuple[Any, ...]) -> np.ndarray:
@@ -167,6 +185,8 @@ def sample_form(federation: Any) -> dict[str, Any]:
         "classes": federation.classes,
         "inputs": [[str(t.dtype), list(t.shape[1:])] for t in leaves(federation.inputs)],
     }
+    if isinstance(federation.targets, Tensor) and federation.targets.dim() > 1:
+        facts["targets"] = list(federation.targets.shape[1:])
     if federation.class_names:
         facts["class_names"] = [_plain_label(label) for label in federation.class_names]
     if federation.preparation is not None:

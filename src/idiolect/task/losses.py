@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.knobs import SettingError, nearest
-from ..core.types import Tree, first, leaves, map_tree
+from ..core.types import Tree, first, leaves, length, map_tree
 
 IGNORED = -100  # the target that does not count, as in torch
 
@@ -42,26 +42,28 @@ class Loss:
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """The derivative of sum(weights * each) with respect to the outputs, features first.
 
-        outputs[K, C, M], targets[K, M], weights[K, M] -> [K, C, M].
+        For one target per output column: outputs[K, C, M], targets[K, M], weights[K, M] ->
+        [K, C, M].
         """
-        return self.delta_by_autograd(outputs, targets, weights)
+        return self.delta_by_autograd(outputs, targets, weights, targets.shape)
 
-    def delta_by_autograd(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """`delta` for any loss and any form of targets[K, B, ...]."""
+    def delta_by_autograd(
+        self, outputs: Tensor, targets: Tree, weights: Tensor, lead: torch.Size
+    ) -> Tensor:
+        """`delta` for any loss and any form of targets[K, B, ...], of outputs[*lead, C]."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            samples_first = leaf.transpose(1, 2)  # [K, M, C]
-            lead = targets.shape if targets[0].numel() == leaf.shape[2] else targets.shape[:2]
-            value = total(self.of_rows(samples_first.unflatten(1, lead[1:]), targets), weights)
-            return torch.autograd.grad(value, leaf)[0]
+            by_sample = leaf.transpose(1, 2).unflatten(1, lead[1:])  # [K, B, ..., C]
+            return torch.autograd.grad(total(self.of_rows(by_sample, targets), weights), leaf)[0]
 
     def hits(self, outputs: Tree, targets: Tree) -> Tensor:
         """Which targets are predicted; NaN where a hit has no meaning (real targets)."""
         if not isinstance(targets, Tensor) or targets.is_floating_point():
             target = first(targets)
             return torch.full(target.shape[:1], torch.nan, device=target.device)
-        scores = classes_last(logits(outputs), targets)
-        if scores is None:
+        prediction = one_tensor(outputs)
+        scores = None if prediction is None else classes_last(prediction, targets)
+        if scores is None or scores.shape[-1] == 1:  # no score of each class
             return torch.full(targets.shape, torch.nan, device=targets.device)
         return scores.argmax(-1) == targets
 
@@ -84,14 +86,14 @@ class Loss:
 
     # -- made of these ---------------------------------------------------------------------------
     def weigh(self, weights: Tensor, targets: Tree) -> Tensor:
-        """Weights of samples as weights of targets: weights[..., B] -> [..., B, ...].
+        """Weights of samples, weights[..., B], as those of targets where these count differently.
 
         As a torch loss with reduction "mean": the sum of weighed losses over the sum of weights.
         """
         one_each = isinstance(targets, Tensor) and targets.dim() == weights.dim()
         counts = None if one_each and not self.weighs_samples else self.counts(targets)
         if counts is None:
-            return spread(weights, targets) if isinstance(targets, Tensor) else weights
+            return weights
         shares = weights.view(*weights.shape, *[1] * (counts.dim() - weights.dim())) * counts
         sums = shares.flatten(weights.dim() - 1).sum(-1)
         sums = torch.where(sums > 0, sums, 1)
@@ -153,13 +155,9 @@ def spread(weights: Tensor, targets: Tensor) -> Tensor:
 
 def logits(outputs: Tree) -> Tensor:
     """The one tensor that a loss with a name takes: the output, or what a dict calls its logits."""
-    if isinstance(outputs, Tensor):
-        return outputs
-    if isinstance(outputs, dict) and isinstance(outputs.get("logits"), Tensor):
-        return outputs["logits"]
-    tensors = leaves(outputs)
-    if len(tensors) == 1:
-        return tensors[0]
+    prediction = one_tensor(outputs)
+    if prediction is not None:
+        return prediction
     several = "several tensors"
     if isinstance(outputs, dict):
         several = f"a dict of {', '.join(map(repr, outputs))}"
@@ -167,6 +165,16 @@ def logits(outputs: Tree) -> Tensor:
         f"loss: the model returns {several}, and a loss with a name takes one tensor (or a dict "
         "with 'logits'); give a function of (outputs, targets)"
     )
+
+
+def one_tensor(outputs: Tree) -> Tensor | None:
+    """The prediction among the outputs; None where several could be it."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    if isinstance(outputs, dict) and isinstance(outputs.get("logits"), Tensor):
+        return outputs["logits"]
+    tensors = leaves(outputs)
+    return tensors[0] if len(tensors) == 1 else None
 
 
 def classes_last(outputs: Tensor, targets: Tensor, second: bool = False) -> Tensor | None:
@@ -325,7 +333,7 @@ class TorchClasses(CrossEntropy):
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         if self.name == CrossEntropy.name:
             return super().delta(outputs, targets, weights)
-        return self.delta_by_autograd(outputs, targets, weights)
+        return self.delta_by_autograd(outputs, targets, weights, targets.shape)
 
 
 class Binary(Loss):
@@ -348,48 +356,45 @@ class Binary(Loss):
 class Custom(Loss):
     """A function of (outputs, targets) that returns one value per sample, or one per target.
 
-    It is given the outputs of the model as they are, for n samples. Where a model has an output
-    with classes last for every one of several targets (the words of a sentence), it is given them
-    in a row: outputs[n targets, C], targets[n targets].
+    It is given what a plain loop gives it, loss(model(x), y): outputs as the model and targets as
+    the data have them, for n samples. Only outputs[n, 1] for targets[n] become [n], so that their
+    difference is no matrix.
     """
 
-    def __init__(self, function: Callable[..., Tensor], name: str = ""):
+    def __init__(self, function: Callable[..., Tensor], name: str = "", summed: bool = False):
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.summed = summed  # whether a sample counts with the sum of its values, not their mean
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
-        n = len(first(targets))
-        shape = torch.Size([n])
-        arguments: tuple[Tree, Tree] = (outputs, targets)
         if isinstance(outputs, Tensor) and isinstance(targets, Tensor):
-            shape = targets.shape
-            arguments = _in_a_row(outputs, targets)
-        value = self.function(*arguments)
-        if isinstance(value, Tensor) and value.numel() == shape.numel():
-            return value.reshape(shape)
-        if isinstance(value, Tensor) and value.dim() and len(value) == n:
-            return value
-        form = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            outputs = outputs.squeeze(-1) if outputs.shape == (*targets.shape, 1) else outputs
+        value = self.function(outputs, targets)
+        n = length(targets)
+        if isinstance(value, Tensor) and value.dim():
+            if len(value) == n:
+                return value.flatten(1).sum(1) if self.summed and value.dim() > 1 else value
+            # one per target, all in a row
+            if isinstance(targets, Tensor) and value.numel() == len(value) == targets.numel():
+                return value.view(targets.shape)
+        form = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise SettingError(
-            f"loss: {self.name} returned {form} for {n} samples; "
-            "it must return one value per sample (for torch losses: reduction='none')"
+            f"loss: {self.name} must return one value per sample, or one per target "
+            f"(reduction='none'), got {form} for {n} samples: {shapes_text(outputs, targets)}"
         )
 
 
-def _in_a_row(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    if outputs.dim() == targets.dim() + 1 and outputs.shape[:-1] == targets.shape:
-        flat = outputs.flatten(0, -2)
-        if targets.is_floating_point() and flat.shape[1:] == (1,):
-            flat = flat.squeeze(-1)
-        return flat, targets.flatten()
-    return outputs, targets
+def shapes_text(outputs: Tree, targets: Tree) -> str:
+    """What a loss is given, for a message."""
+    forms = [map_tree(lambda t: tuple(t.shape), tree) for tree in (outputs, targets)]
+    return f"outputs of shape {forms[0]}, targets of shape {forms[1]}"
 
 
 _KNOWN = {F.cross_entropy: "cross_entropy", F.mse_loss: "mse"}
 
 
 def as_loss(loss: Given) -> Loss:
-    """A loss from a name, a torch loss (its reduction is set to 'none') or a function.
+    """A loss from a name, a torch loss (of reduction "mean", "batchmean" or "none") or a function.
 
     >>> as_loss(nn.CrossEntropyLoss()).name, as_loss(nn.BCEWithLogitsLoss()).name
     ('cross_entropy', 'bce_with_logits')
@@ -410,15 +415,16 @@ def as_loss(loss: Given) -> Loss:
         raise SettingError(
             f"loss cannot be {loss!r}; give one of {', '.join(LOSSES)}, a torch loss or a function"
         )
-    if loss in _KNOWN:
-        return LOSSES[_KNOWN[loss]]
-    function: Callable[..., Tensor] = loss  # type: ignore[assignment]
-    if "reduction" in inspect.signature(function).parameters:
-        return Custom(partial(function, reduction="none"), getattr(function, "__name__", ""))
-    return Custom(function)
+    for function, name in _KNOWN.items():
+        if loss is function:
+            return LOSSES[name]
+    return _of_function(loss)  # type: ignore[arg-type]
 
 
 def _of_module(loss: nn.Module) -> Loss:
+    reduction = getattr(loss, "reduction", "none")
+    _check_reduction(loss, reduction)
+    _check_parameters(loss.forward, type(loss).__name__)
     if type(loss) is nn.MSELoss:
         return LOSSES["mse"]
     if type(loss) in (nn.CrossEntropyLoss, nn.NLLLoss):
@@ -430,4 +436,46 @@ def _of_module(loss: nn.Module) -> Loss:
         return Binary(loss, middle=0.0)
     if type(loss) is nn.BCELoss:
         return Binary(loss, middle=0.5)
-    return Custom(loss)
+    return Custom(loss, summed=reduction == "batchmean")
+
+
+def _of_function(function: Callable[..., Tensor]) -> Loss:
+    inner = getattr(function, "func", function)  # of a partial
+    name = getattr(inner, "__name__", type(inner).__name__)
+    option = _check_parameters(function, name).get("reduction")
+    if option is None:
+        return Custom(function, name)
+    reduction = "none" if option.default is option.empty else option.default
+    _check_reduction(function, reduction)
+    return Custom(partial(function, reduction="none"), name, summed=reduction == "batchmean")
+
+
+def _check_parameters(
+    function: Callable[..., Tensor], name: str
+) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function that takes (outputs, targets)."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # not written in Python
+        return {}
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise SettingError(
+            f"loss: {name} takes {signature}, and a loss takes (outputs, targets); give a function "
+            "of these two, which gets all that the model returns and all targets of the data"
+        ) from None
+    return signature.parameters
+
+
+def _check_reduction(loss: Callable[..., Tensor], reduction: Any) -> None:
+    if reduction in ("mean", "batchmean", "none"):
+        return
+    hint = "a client's loss is a mean over its samples"
+    if reduction == "sum":
+        hint += ", so that clients with more data do not take longer steps; scale lr instead"
+    name = getattr(loss, "__name__", type(loss).__name__)
+    raise SettingError(
+        f"loss: the reduction of {name} must be 'mean', 'batchmean' or 'none', got {reduction!r}; "
+        + hint
+    )

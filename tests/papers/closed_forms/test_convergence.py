@@ -223,7 +223,7 @@ def test_the_loss_of_geman_and_mcclure_has_its_derivative():
     targets = torch.randn(2, 7, dtype=torch.float64)
     weights = torch.rand(2, 7, dtype=torch.float64)
     loss = GemanMcClure()
-    by_autograd = loss.delta_by_autograd(outputs, targets, weights)
+    by_autograd = loss.delta_by_autograd(outputs, targets, weights, targets.shape)
     torch.testing.assert_close(loss.delta(outputs, targets, weights), by_autograd)
 
 
@@ -275,7 +275,7 @@ def test_the_squared_hinge_has_its_derivative():
     targets = torch.randint(2, (2, 7))
     weights = torch.rand(2, 7, dtype=torch.float64)
     loss = SquaredHinge()
-    by_autograd = loss.delta_by_autograd(outputs, targets, weights)
+    by_autograd = loss.delta_by_autograd(outputs, targets, weights, targets.shape)
     torch.testing.assert_close(loss.delta(outputs, targets, weights), by_autograd)
 
 

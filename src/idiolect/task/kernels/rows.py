@@ -22,7 +22,7 @@ from ..batches import Batch
 from ..buffers import Statistics, mixes_samples
 from ..forward import forward
 from ..layout import Layout
-from ..losses import Loss, total
+from ..losses import Loss, spread, total
 
 # Samples that one model takes at once when it has many: few enough that the feature maps of a
 # convolutional model stay in the processor's cache.
@@ -125,12 +125,14 @@ class Rows:
             inputs = map_tree(lambda t: t[k][some], batch.inputs)
             targets = map_tree(lambda t: t[k][some], batch.targets)
             shares = weights[k][some]
-            if batch.sequences is not None:
+            full = targets
+            if batch.sequences is not None and isinstance(targets, Tensor):
                 real = batch.weights[k].cpu() > 0
                 longest = int(batch.sequences.lengths[k][real].max())
                 inputs = batch.sequences.cut(inputs, longest)
                 if targets.dim() > 1:
-                    targets, shares = targets[:, :longest], shares[:, :longest]
+                    targets = targets[:, :longest]
+                    shares = shares[:, :longest] if shares.dim() > 1 else shares
             mine = None if running is None else running[k]
             with torch.enable_grad():
                 with torch.random.fork_rng(devices=[], enabled=self.random):
@@ -138,7 +140,10 @@ class Rows:
                         torch.manual_seed(batch.noise(k))
                     row_module.with_weights(x[k].detach(), mine).train()
                     out = row_module(inputs)
-                value = total(loss.each(out, targets), shares)
+                each = loss.each(out, targets)
+                if shares.dim() == 1 and each.dim() > 1 and targets is not full:
+                    shares = spread(shares, full)[:, : each.shape[1]]
+                value = total(each, shares)
                 parts = torch.autograd.grad(value, row_module.parameters, materialize_grads=True)
                 torch.cat([p.to_dense().reshape(-1) for p in parts], out=g[k])
             if mine is not None:

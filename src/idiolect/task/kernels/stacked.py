@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..batches import Batch
 from ..layout import Layout
-from ..losses import Loss
+from ..losses import Loss, spread
 from .graph import Layer
 
 aten = torch.ops.aten
@@ -41,19 +41,22 @@ class Stacked:
         self.strides = tuple(torch.empty(s, device="meta").stride() for s in layout.shapes)
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
-        lead = inputs.shape[:2] if self.flattens else inputs.shape[:-1]
         out = self._forward(self._views(x), inputs)[-1]
-        return out.transpose(1, 2).contiguous().view(*lead, -1)
+        return out.transpose(1, 2).contiguous().view(*self._lead(inputs), -1)
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         p = self._views(x)
         values = self._forward(p, batch.inputs)
         out = values[-1]
-        weights = loss.weigh(batch.weights, batch.targets)
-        if batch.targets.flatten(1).shape[1] == out.shape[2]:
-            delta = loss.delta(out, batch.targets.flatten(1), weights.flatten(1))  # [K, outputs, M]
-        else:  # several real targets per sample
-            delta = loss.delta_by_autograd(out, batch.targets, weights)
+        targets = batch.targets
+        weights = loss.weigh(batch.weights, targets)
+        lead = self._lead(batch.inputs)
+        written = type(loss).delta is not Loss.delta  # by hand, for one target per output column
+        if written and targets[0].numel() == out.shape[2]:
+            flat = spread(weights, targets).flatten(1)
+            delta = loss.delta(out, targets.flatten(1), flat)  # [K, outputs, M]
+        else:
+            delta = loss.delta_by_autograd(out, targets, weights, lead)
         g = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         parts = self._views(g)
         first = next(i for i, layer in enumerate(self.layers) if layer.kind == "linear")
@@ -85,6 +88,10 @@ class Stacked:
             elif layer.kind != "flatten":
                 h = _ACTIVATIONS[layer.kind][0](h)
         return [*values, h]
+
+    def _lead(self, inputs: Tensor) -> torch.Size:
+        """The axes before the features of an output."""
+        return inputs.shape[:2] if self.flattens else inputs.shape[:-1]
 
     def _views(self, x: Tensor) -> dict[str, Tensor]:
         """As `layout.unflatten`, in a third of its time, which counts for small models."""
