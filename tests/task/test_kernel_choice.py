@@ -94,3 +94,17 @@ def test_convolutions_away_from_the_cpu_take_vmap():
 def test_forcing_an_impossible_kernel_says_what_would_do(module, kernel, says):
     with pytest.raises(SettingError, match=says):
         Task(module).under(kernel=kernel)
+
+
+def test_an_operator_that_torch_maps_row_by_row_causes_no_warning(recwarn):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both = nn.Bilinear(6, 6, 2)
+
+        def forward(self, x):
+            return self.both(x, x)
+
+    task = Task(Pair())
+    assert task.outputs(task.x0.repeat(3, 1), torch.ones(3, 4, 6)).shape == (3, 4, 2)
+    assert task.kernel == "vmap" and not recwarn.list
