@@ -17,6 +17,10 @@ from ..forward import forward
 from ..layout import Layout
 from ..losses import Loss, total
 
+# An operator that torch cannot map it runs row by row: the result is right, and the warning, which
+# asks the user to write to the authors of torch, is about speed alone.
+torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
+
 
 def one_loss(module: nn.Module, layout: Layout, loss: Loss) -> Callable[..., Tensor]:
     """The mini-batch loss of one model as a function of its flat vector, for torch.func."""
