@@ -73,12 +73,24 @@ def test_scores_are_those_of_each_model_on_its_own_samples(sizes):
 
 
 def test_equal_clients_side_by_side_are_not_copied():
-    """But for those whose padding would reach beyond the last sample."""
-    federation = federation_of(EQUAL)
+    federation = federation_of(EVEN)
     task = il.Task(il.models.make("mlp", (12,), 4))
     evaluator = Evaluator(task, federation, "train")
-    evaluator.personal(models_of(task, 9), torch.arange(9), evaluator.blank())
+    evaluator.personal(models_of(task, 6), torch.arange(6), evaluator.blank())
     assert evaluator._kept == 0
+
+
+@pytest.mark.parametrize("sizes", [EQUAL, EVEN, UNEQUAL])
+def test_a_row_is_filled_up_with_samples_of_its_own_client(sizes):
+    federation = federation_of(sizes)
+    evaluator = Evaluator(il.Task(torch.nn.Linear(12, 4)), federation, "test")
+    for group in evaluator._groups(torch.arange(len(sizes))):
+        inputs, _, exists = evaluator._padded(group)
+        for k, row in enumerate(group.tolist()):
+            start, end = federation.offsets["test"][row : row + 2].tolist()
+            own = {tuple(sample.tolist()) for sample in federation.inputs[start:end]}
+            assert {tuple(sample.tolist()) for sample in inputs[k]} == own
+            assert int(exists[k].sum()) == end - start
 
 
 def test_padding_is_an_eighth_at_most_and_never_a_single_sample():

@@ -38,6 +38,17 @@ class Scaled(nn.Linear):
         return 2 * super().forward(x)
 
 
+class OtherInUse(nn.Module):
+    """A chain in training and another one in use."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return torch.relu(self.a(x)) if self.training else torch.tanh(self.a(x))
+
+
 def hooked() -> nn.Module:
     module = nn.Sequential(nn.Linear(6, 3))
     module[0].register_forward_hook(lambda m, i, o: 2 * o)
@@ -52,6 +63,8 @@ def hooked() -> nn.Module:
         Text(),
         Scaled(6, 3),
         nn.Sequential(Scaled(6, 3)),
+        OtherInUse(),
+        nn.Sequential(nn.Linear(6, 6), OtherInUse()),
         hooked(),
         nn.Sequential(nn.Linear(6, 4), nn.GELU(approximate="tanh"), nn.Linear(4, 3)),
         nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)),

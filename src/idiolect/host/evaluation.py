@@ -19,7 +19,8 @@ from torch import Tensor
 from ..core.tensors import TILE, tiles
 from ..core.types import Tree, first, leaves, map_tree
 from ..data.federation import Federation
-from ..task.losses import Loss, joined
+from ..task.draws import keyed_draws
+from ..task.losses import joined
 from ..task.task import Task
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
@@ -69,12 +70,16 @@ class Evaluator:
     def shared(self, w: Tensor, tally: Counting | None = None) -> ScoreSums:
         """One model w[d] for all clients."""
         sums = self.blank()
+        if self.task.behaviour.client_by_client:
+            rows = torch.arange(self.data.clients)
+            self.personal(w.expand(len(rows), -1), rows, sums, tally)
+            return sums
         for a, b in self._pieces():
             inputs = map_tree(lambda t, a=a, b=b: _filled(t[a:b]), self.data.inputs)
             outputs = self.task.outputs_of_one(w, inputs)
             outputs = map_tree(lambda t, n=b - a: t[:n], outputs)
             targets = map_tree(lambda t, a=a, b=b: t[a:b], self.data.targets)
-            hits, loss = self._score(outputs, targets)
+            hits, loss = scores(self.task, outputs, targets)
             owner = self._owner[a - self.low : b - self.low]
             sums.hits.index_add_(0, owner, hits)
             sums.loss.index_add_(0, owner, loss)
@@ -95,9 +100,9 @@ class Evaluator:
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])
             outputs = self.task.outputs(_rows_of(x, group), inputs)
-            hits, loss = self._score(joined(outputs), joined(targets))
-            into.hits[rows[group]] = torch.where(exists, hits.view(exists.shape), 0).sum(1)
-            into.loss[rows[group]] = torch.where(exists, loss.view(exists.shape), 0).sum(1)
+            hits, loss = padded_scores(self.task, outputs, targets, exists)
+            into.hits[rows[group]] = torch.where(exists, hits, 0).sum(1)
+            into.loss[rows[group]] = torch.where(exists, loss, 0).sum(1)
             if tally is not None:
                 tally.add_padded(rows[group], outputs, targets, exists)
 
@@ -119,11 +124,6 @@ class Evaluator:
             groups += alike.split(max(1, _AT_ONCE // int(length)))
         return groups
 
-    def _score(self, outputs: Tree, targets: Tree) -> tuple[Tensor, Tensor]:
-        """(hits, loss) of each of n samples."""
-        hits, loss = self.task.criterion.scores(outputs, targets)
-        return hits.cpu(), loss.cpu()
-
     def _padded(self, rows: Tensor) -> tuple[Tree, Tree, Tensor]:
         """Inputs, targets and which of them exist: [K, longest, ...]."""
         key = rows.numpy().tobytes()
@@ -136,13 +136,13 @@ class Evaluator:
         steps = starts.diff() if len(starts) > 1 else sizes
         evenly_spaced = bool((steps == steps[0]).all()) and int(steps[0]) > 0
         data = self.data
-        if evenly_spaced and int(starts[-1]) + len(place) <= data.samples:
-            # equal clients side by side: views that read into the next client's samples, no copy
+        if evenly_spaced and bool(exists.all()):
+            # equal clients side by side, whose rows need no filling: views, no copy
             span = (int(starts[0]), int(steps[0]), len(rows), len(place))
             inputs = map_tree(lambda t: windows(t, *span), data.inputs)
             targets = map_tree(lambda t: windows(t, *span), data.targets)
         else:
-            index = torch.where(exists, starts.unsqueeze(1) + place, self.low)
+            index = starts.unsqueeze(1) + torch.where(exists, place, 0)  # filled by their own
             at = index.flatten().to(first(data.inputs).device)
 
             def chosen(t: Tensor) -> Tensor:
@@ -155,6 +155,32 @@ class Evaluator:
         if self._kept <= _KEEP:
             self._ready[key] = group
         return group
+
+
+def scores(task: Task, outputs: Tree, targets: Tree) -> tuple[Tensor, Tensor]:
+    """(hits, loss) of each of n samples."""
+    hits, loss = task.criterion.scores(outputs, targets)
+    return hits.cpu(), loss.cpu()
+
+
+def padded_scores(
+    task: Task, outputs: Tree, targets: Tree, exists: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(hits, loss) of samples [K, longest, ...], of which some exist; the others' mean nothing.
+
+    A loss that compares samples, or draws random numbers, is shown the real samples of one client
+    at a time.
+    """
+    if not task.behaviour.client_by_client:
+        hits, loss = scores(task, joined(outputs), joined(targets))
+        return hits.view(exists.shape), loss.view(exists.shape)
+    hits = torch.zeros(exists.shape, dtype=torch.float64)
+    loss = torch.zeros_like(hits)
+    for k, n in enumerate(exists.sum(1).tolist()):
+        mine = (map_tree(lambda t, k=k, n=n: t[k][:n], tree) for tree in (outputs, targets))
+        with keyed_draws(0, enabled=task.behaviour.draws_in_use):
+            hits[k, :n], loss[k, :n] = scores(task, *mine)
+    return hits, loss
 
 
 def _filled(t: Tensor) -> Tensor:
@@ -198,8 +224,8 @@ def padded_lengths(sizes: np.ndarray) -> np.ndarray:
 class EachSample:
     """Hits and loss of every sample of a split, as an `Evaluator` comes by them."""
 
-    def __init__(self, criterion: Loss, data: Federation, split: str):
-        self.criterion = criterion
+    def __init__(self, task: Task, data: Federation, split: str):
+        self.task = task
         self.starts = data.offsets[split][:-1] - data.offsets[split][0]
         samples = int(data.sizes(split).sum())
         self.hits = torch.full((samples,), torch.nan, dtype=torch.float64)
@@ -210,15 +236,11 @@ class EachSample:
         """The next samples of the split, in their order."""
         at = torch.arange(self._next, self._next + len(owner))
         self._next += len(owner)
-        self._set(at, outputs, targets)
+        self.hits[at], self.loss[at] = scores(self.task, outputs, targets)
 
     def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
         at = self.starts[rows].unsqueeze(1) + torch.arange(exists.shape[1])
-        self._set(at, joined(outputs), joined(targets), exists.flatten())
-
-    def _set(self, at: Tensor, outputs: Tree, targets: Tree, exists: Tensor | None = None) -> None:
-        hits, loss = (column.cpu() for column in self.criterion.scores(outputs, targets))
-        keep = slice(None) if exists is None else exists
-        self.hits[at.flatten()[keep]] = hits[keep]
-        self.loss[at.flatten()[keep]] = loss[keep]
+        hits, loss = padded_scores(self.task, outputs, targets, exists)
+        self.hits[at[exists]] = hits[exists]
+        self.loss[at[exists]] = loss[exists]

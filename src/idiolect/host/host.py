@@ -347,7 +347,7 @@ class Host:
         contract = self.contract
         down = self._open(contract.down, message, version, contract.task.device)
         evaluator = self._evaluator(split)
-        each = EachSample(contract.task.criterion, self.data, split)
+        each = EachSample(contract.task, self.data, split)
         for rows in self.samples.argsort(stable=True).split(self.chunk):
             x, _ = self._personal(version, down, rows)
             if _is_one_model(x, down):

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ..core.knobs import SettingError
 from ..data.federation import Census, Federation
+from ..task.trial import Behaviour
 from .metrics import Metric
 from .scores import Scores
 
@@ -22,6 +23,7 @@ class LazyFederation(Census):
 
     sha256: str = ""  # the fingerprint of the data
     baseline: Scores | None = None  # of each client's own constant answer, on test data
+    behaviour: Behaviour | None = None  # of the run's model and loss, as tried on the samples
     load: Callable[[], Federation] = _nowhere  # the data themselves; it can be sent to a host
 
     def fingerprint(self) -> str:

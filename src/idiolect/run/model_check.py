@@ -11,8 +11,9 @@ from ..attacks import Attack
 from ..core.knobs import SettingError
 from ..core.text import first_line
 from ..core.types import Tree, leaves, map_tree
-from ..data.federation import Federation
+from ..data.federation import Census, Federation
 from ..task.buffers import mixes_samples
+from ..task.draws import keyed_draws
 from ..task.forward import forward
 from ..task.losses import (
     CrossEntropy,
@@ -23,6 +24,7 @@ from ..task.losses import (
     shapes_text,
 )
 from ..task.task import Task
+from ..task.trial import SAMPLES, Behaviour
 
 
 def check_model(task: Task, federation: Federation, batch: int, batching: str) -> None:
@@ -69,6 +71,22 @@ def check_false_targets(
             f"attack: it makes targets that the loss {task.criterion.name} does not take: "
             f"{first_line(error)}"
         ) from None
+
+
+def behaviour_on(task: Task, federation: Federation) -> Behaviour:
+    """A trial of model and loss on samples of the client that has most of them for training."""
+    offsets = federation.offsets["train"]
+    client = int(federation.sizes("train").argmax()) if federation.clients else 0
+    low, high = offsets[client : client + 2].tolist() if federation.clients else (0, 0)
+    if low == high or isinstance(federation, Census):
+        return task.behaviour
+    spread = torch.linspace(low, high - 1, SAMPLES).long().unique().tolist()
+    some = (spread * SAMPLES)[: SAMPLES + 4]  # some of them twice: equal ones beside each other
+
+    def chosen(t: Tensor) -> Tensor:
+        return t[some].to(task.device, task.dtype if t.is_floating_point() else None)
+
+    return task.try_on(map_tree(chosen, federation.inputs), map_tree(chosen, federation.targets))
 
 
 def _largest(federation: Federation) -> int:
@@ -156,7 +174,7 @@ def _check_training(
     module = copy.deepcopy(task.module).train()
     before = {n: b.clone() for n, b in module.named_buffers()}
     try:
-        with torch.random.fork_rng(devices=[]):
+        with keyed_draws(0):
             _forward(module, data.inputs, [0, min(1, federation.samples - 1)])
     except Exception as error:
         raise SettingError(f"model: it fails in training mode: {first_line(error)}") from None

@@ -30,8 +30,9 @@ from ..server.roster import select
 from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
 from ..task.task import Numerics, Task
+from ..task.trial import Behaviour
 from .client_weights import check_weights
-from .model_check import check_false_targets, check_model
+from .model_check import behaviour_on, check_false_targets, check_model
 from .settings import DTYPES, Settings
 
 
@@ -92,15 +93,28 @@ class RunParts:
         """
         threads = torch.get_num_threads()
         if threads not in self._first_tasks:
-            numerics = self.settings.numerics(self.settings.seed)
-            self._first_tasks[threads] = self.task.under(numerics)
+            task = self.task.under(self.settings.numerics(self.settings.seed))
+            self._first_tasks[threads] = task
+            task.behave(self.behaviour)
         return self._first_tasks[threads]
+
+    @cached_property
+    def behaviour(self) -> Behaviour:
+        """What model and loss do: by one trial, on samples of the client that has most."""
+        if not self._first_tasks:
+            return self.first_task.behaviour
+        task = next(iter(self._first_tasks.values()))
+        if isinstance(self.federation, LazyFederation):  # tried where the samples are
+            return self.federation.behaviour or task.behaviour
+        return behaviour_on(task, self.federation)
 
     def task_of(self, seed: int) -> Task:
         """Model and loss as a seed computes them, for a session, which may change its start."""
         if seed == self.settings.seed:
             return copy.copy(self.first_task)
-        return self.task.under(self.settings.numerics(seed))
+        task = self.task.under(self.settings.numerics(seed))
+        task.behave(self.behaviour)
+        return task
 
     def notes(self) -> dict[str, dict[str, Any]]:
         """What a reader of the result should know; see `Method.report`."""
@@ -110,6 +124,8 @@ class RunParts:
             notes["equal_to"] = {"warning": f"{label_of(method)}: {words}"}
         if task.statistics is not None:
             notes["statistics"] = batchnorm.described(method, task, s.statistics)
+        if words := task.behaviour.warning:
+            notes["draws"] = {"warning": words}
         if s.asynchronous or s.delays is not None:
             notes["timing"] = self._timing()
         return notes

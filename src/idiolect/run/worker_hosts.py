@@ -168,9 +168,14 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
     data = load()
     plans = [Plan.read(document, "origin") for document in documents]
     task = plans[0].make_task(data)
-    for plan in plans:
-        prepare(plan.make_method(), task, data, plan.make_settings())
-    s = plans[0].make_settings()
+    parts = [prepare(p.make_method(), task, data, p.make_settings()) for p in plans]
+    s = parts[0].settings
     used = in_use(s.metrics, s.metric, data.classes, task.criterion.name)
     baseline = trivial(data, task.criterion, used)
-    return LazyFederation.of_data(data, sha256=data.fingerprint(), baseline=baseline, load=load)
+    return LazyFederation.of_data(
+        data,
+        sha256=data.fingerprint(),
+        baseline=baseline,
+        behaviour=parts[0].behaviour,
+        load=load,
+    )

@@ -21,7 +21,10 @@ _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend
 
 @dataclass(frozen=True)
 class Batch:
-    """One mini-batch per row. Rows of `weights` sum to 1, or to 0 for a client without data."""
+    """One mini-batch per row. Rows of `weights` sum to 1, or to 0 for a client without data.
+
+    A row with fewer than B samples is filled up at its end, by samples of the same client.
+    """
 
     inputs: Tree  # [K, B, ...]
     targets: Tree  # [K, B, ...]
@@ -46,6 +49,17 @@ class Batch:
     def of(self, model: str) -> Batch:
         """The same batch for another of the models that a client trains."""
         return replace(self, model=model) if self.statistics else self
+
+    def real_samples(self) -> list[int]:
+        """How many samples of each row do not just fill it up."""
+        return (self.weights > 0).sum(1).tolist()
+
+    def rows_of(self, *trees: Tree) -> list[tuple[Tree, ...]]:
+        """Trees [K, B, ...] row by row, cut to the samples that do not just fill it up."""
+        return [
+            tuple(map_tree(lambda t, k=k, n=n: t[k][:n], tree) for tree in trees)
+            for k, n in enumerate(self.real_samples())
+        ]
 
     def noise(self, row: int) -> int:
         """A seed for this row's dropout at this step: from the client's own stream."""
@@ -89,6 +103,8 @@ class Batches:
         self.batching = batching
         self.dtype = dtype
         self.rows = len(starts)
+        empty = np.flatnonzero(sizes == 0)
+        self._empty = torch.from_numpy(empty).to(self.device) if len(empty) else None
         self.tally = torch.zeros(self.rows, dtype=torch.int64)
         self._share = torch.empty(0)
         self._full: Batch | None = None
@@ -163,7 +179,7 @@ class Batches:
 
     def _gather(self, place: np.ndarray, exists: np.ndarray) -> Batch:
         """Positions in each client's data, and which of them count."""
-        index = torch.from_numpy(np.where(exists, self.starts[:, None] + place, 0))
+        index = torch.from_numpy(np.where(self.sizes > 0, self.starts, 0)[:, None] + place)
         weights = torch.from_numpy(exists / np.maximum(exists.sum(1, keepdims=True), 1))
         weights = weights.to(device=self.device, dtype=self.dtype)
         return self._take(index.to(self.device), weights)
@@ -172,7 +188,10 @@ class Batches:
         flat = index.flatten()
 
         def chosen(t: Tensor) -> Tensor:
-            return t.index_select(0, flat).view(*index.shape, *t.shape[1:])
+            samples = t.index_select(0, flat).view(*index.shape, *t.shape[1:])
+            if self._empty is not None:  # nobody's data, in place of some other client's
+                samples[self._empty] = 0
+            return samples
 
         inputs = map_tree(chosen, self.inputs)
         targets = map_tree(chosen, self.targets)

@@ -20,14 +20,15 @@ from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
 from ..core.knobs import SettingError
-from ..core.types import Tree
+from ..core.types import Tree, map_tree
 from .batches import Batch
 from .buffers import Statistics
 from .forward import forward
 from .initial import Initial
-from .kernels import Kernel, Rows, Unmappable, choose, has_dropout, one_loss
+from .kernels import Kernel, Rows, Unmappable, choose, one_loss
 from .layout import Layout, Split, split_by
-from .losses import Given, Loss, as_loss, spread
+from .losses import Given, Loss, as_loss, spread, total
+from .trial import SAMPLES, Behaviour, try_out
 
 CPU = torch.device("cpu")
 
@@ -77,6 +78,7 @@ class Task:
     ):
         self.initial = Initial(frozen, os.fspath(weights), weights_missing)
         self.buffers = buffers
+        self._trial: Behaviour | None = None
         self._prepare(model, as_loss(loss), Numerics())
 
     def _prepare(self, model: Any, criterion: Loss, numerics: Numerics) -> None:
@@ -96,7 +98,9 @@ class Task:
         self.d = starts[-1]
         self.x0 = torch.cat([p.detach().flatten() for p in parameters])
         self.statistics = Statistics.of(self.module, self.buffers, self.x0)
-        self._kernel = choose(self.module, self.layout, numerics.kernel, self.statistics)
+        self._reading = Behaviour.read(self.module, criterion)
+        # a user's own loss is tried before a gradient is taken of it: see `try_on`
+        self._fit_kernel(self._trial or replace(self._reading, compares=False))
         self._splits: dict[str, Split] = {}
         self._hvp: Any = None
 
@@ -105,6 +109,7 @@ class Task:
         task = object.__new__(type(self))
         task.initial = self.initial
         task.buffers = self.buffers
+        task._trial = self._trial
         task._prepare(self.model, self.criterion, replace(numerics or self.numerics, **changes))
         return task
 
@@ -132,6 +137,38 @@ class Task:
         """The seed that initialisation and projections come from."""
         return self.numerics.seed
 
+    @property
+    def behaviour(self) -> Behaviour:
+        """What model and loss do, by a trial on samples; before it, by what can be read."""
+        return self._trial or self._reading
+
+    def try_on(self, inputs: Tree, targets: Tree) -> Behaviour:
+        """A trial on samples [n, ...] of one client, which decides how the task is computed."""
+        self.behave(try_out(self.module, self.criterion, inputs, targets))
+        return self.behaviour
+
+    def behave(self, behaviour: Behaviour) -> None:
+        """Compute the task as a trial elsewhere has shown."""
+        self._trial = behaviour
+        if behaviour != self._fitted:
+            self._fit_kernel(behaviour)
+
+    def _fit_kernel(self, behaviour: Behaviour, kernel: str = "") -> None:
+        self._fitted = behaviour
+        name = kernel or self.numerics.kernel
+        self._kernel = choose(self.module, self.layout, behaviour, name, self.statistics)
+
+    def _try_batch(self, batch: Batch) -> None:
+        """A task that is used without a run is tried on the first batch it sees."""
+        sizes = batch.real_samples()
+        k = max(range(len(sizes)), key=sizes.__getitem__, default=0)
+        if sizes and sizes[k]:
+            some = slice(min(sizes[k], SAMPLES))
+            inputs, targets = (
+                map_tree(lambda t: t[k][some], t) for t in (batch.inputs, batch.targets)
+            )
+            self.try_on(inputs, targets)
+
     # -- functions of rows -----------------------------------------------------------------------
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:
         """x[K, d] (or with running statistics [K, d + m]), inputs[K, B, ...] -> [K, B, ...]."""
@@ -148,12 +185,20 @@ class Task:
 
     def loss(self, x: Tensor, batch: Batch) -> Tensor:
         """The mini-batch loss of each row's model: x[K, d] -> [K]."""
-        each = self.criterion.of_rows(self.outputs(x, batch.inputs), batch.targets)
+        if self._trial is None:
+            self._try_batch(batch)
+        outputs = self.outputs(x, batch.inputs)
         weights = self.criterion.weigh(batch.weights, batch.targets)
+        if self.behaviour.compares:
+            rows = batch.rows_of(outputs, batch.targets, weights)
+            return torch.stack([total(self.criterion.each(o, t), w) for o, t, w in rows])
+        each = self.criterion.of_rows(outputs, batch.targets)
         return (each * spread(weights, each)).flatten(1).sum(1)
 
     def grad(self, x: Tensor, batch: Batch) -> Tensor:
         """The gradient of each row's mini-batch loss at its model, counted: x[K, d] -> [K, d]."""
+        if self._trial is None:
+            self._try_batch(batch)
         batch.tally.add_(1 if batch.active is None else batch.active.cpu())
         g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.criterion))
         decay = self.numerics.weight_decay
@@ -171,22 +216,33 @@ class Task:
         except Unmappable:
             if self.numerics.kernel != "auto":
                 raise
-            self._kernel = choose(self.module, self.layout, "rows")
+            self._fit_kernel(self._fitted, "rows")
             return work(self._kernel)
 
     def hvp(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
         """Hessian of each row's mini-batch loss times v[K, d], exact; counts as two gradients."""
+        if self._trial is None:
+            self._try_batch(batch)
         if self._hvp is None:
-            self._hvp = vmap(self._hessian_product())
+            self._hvp = self._hessian_product()
         batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
         weights = self.criterion.weigh(batch.weights, batch.targets)
-        h = self._hvp(x.contiguous(), v.contiguous(), batch.inputs, batch.targets, weights)
+        self.module.train()
+        if self.behaviour.mixes or self.behaviour.compares:
+            h = torch.zeros_like(x)
+            for k, sample in enumerate(batch.rows_of(batch.inputs, batch.targets, weights)):
+                if len(sample[2]):
+                    h[k] = self._hvp(x[k], v[k], *sample)
+        else:
+            h = vmap(self._hvp)(
+                x.contiguous(), v.contiguous(), batch.inputs, batch.targets, weights
+            )
         decay = self.numerics.weight_decay
         return h + decay * v if decay else h
 
     def _hessian_product(self) -> Callable[..., Tensor]:
-        if has_dropout(self.module) or self.statistics:
-            what = "running statistics" if self.statistics else "dropout"
+        if self.behaviour.draws or self.statistics:
+            what = "running statistics" if self.statistics else "random numbers, such as dropout"
             raise SettingError(
                 f"model: exact second derivatives are not available for a model with {what}"
             )

@@ -22,6 +22,7 @@ from ...data.federation import Federation
 from ...data.splits import SPLITS
 from ...host.host import HostSettings
 from ...run.contract import build_contract
+from ...run.model_check import behaviour_on
 from ...run.plan import Plan
 from ...run.settings import check_device
 from ...server.protocol import Contract
@@ -233,6 +234,7 @@ class Builder:
             numerics = settings.numerics(agreement.seed)
             numerics = replace(numerics, device=torch.device(self.machine.device))
             task = plan.make_task(federation).under(numerics)
+            behaviour_on(task, federation)
             contract, host_settings = build_contract(
                 method, task, settings, agreement.run, federation.classes
             )

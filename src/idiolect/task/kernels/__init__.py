@@ -15,6 +15,8 @@ command gives the same bits.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import nn
 
 from ...core.knobs import SettingError
@@ -24,6 +26,9 @@ from .graph import Layer, has_dropout, layer_chain
 from .mapped import Compiled, Unmappable, Vmapped, one_loss
 from .rows import Rows
 from .stacked import Stacked
+
+if TYPE_CHECKING:
+    from ..trial import Behaviour
 
 __all__ = [
     "KERNELS",
@@ -36,6 +41,7 @@ __all__ = [
     "choose",
     "has_dropout",
     "layer_chain",
+    "needs_rows",
     "one_loss",
 ]
 
@@ -46,31 +52,24 @@ Kernel = Stacked | Vmapped | Rows
 def choose(
     module: nn.Module,
     layout: Layout,
+    behaviour: Behaviour,
     kernel: str = "auto",
     statistics: Statistics | None = None,
 ) -> Kernel:
     """The kernel of that name for a module, or a SettingError that names the possible ones.
 
-    "auto" is the fixed rule: with dropout or running statistics rows; for a chain of linear layers
-    stacked; for convolutions and LSTM layers on a CPU rows; else vmap (and rows again where
-    torch cannot map the module, which its first call shows: see `Task`).
+    "auto" is the fixed rule: rows for what needs each client by itself (`needs_rows`); for a chain
+    of linear layers stacked; for convolutions and LSTM layers on a CPU rows; else vmap (and rows
+    again where torch cannot map the module, which its first call shows: see `Task`).
     """
     if kernel not in KERNELS:
         raise SettingError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
-    random = has_dropout(module)
-    layers = None if random or statistics else layer_chain(module)
+    reason = needs_rows(behaviour, statistics)
+    layers = None if reason else layer_chain(module)
     if kernel == "auto":
-        kernel = _fixed_rule(module, layout, random or bool(statistics), layers)
-    if statistics and kernel != "rows":
-        raise SettingError(
-            f"kernel: {kernel!r} cannot keep the running statistics of each client; "
-            f"a model with {statistics.layout.names[0]!r} needs kernel 'rows'"
-        )
-    if random and kernel != "rows":
-        raise SettingError(
-            f"kernel: {kernel!r} cannot give each client its own dropout; "
-            "a model with dropout needs kernel 'rows'"
-        )
+        kernel = _fixed_rule(module, layout, bool(reason), layers)
+    if reason and kernel != "rows":
+        raise SettingError(f"kernel must be 'rows' or 'auto', got {kernel!r}: {reason}")
     if kernel == "stacked":
         if layers is None:
             raise SettingError(
@@ -79,17 +78,30 @@ def choose(
             )
         return Stacked(layers, layout)
     if kernel == "rows":
-        return Rows(module, layout, random, statistics)
+        return Rows(module, layout, behaviour, statistics)
     return Compiled(module, layout) if kernel == "compiled" else Vmapped(module, layout)
+
+
+def needs_rows(behaviour: Behaviour, statistics: Statistics | None) -> str:
+    """Why models must be trained one after the other, each on its client's real samples alone."""
+    if statistics:
+        return f"each client has running statistics of its own ({statistics.layout.names[0]})"
+    if behaviour.draws or behaviour.draws_in_use:
+        return "the model or its loss draws random numbers, of which each client has its own"
+    if behaviour.mixes:
+        return "in training, the model's output for a sample depends on the samples beside it"
+    if behaviour.compares:
+        return "the loss of a sample depends on the samples beside it"
+    return ""
 
 
 _ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.LSTM)  # faster row by row on a CPU
 
 
 def _fixed_rule(
-    module: nn.Module, layout: Layout, needs_rows: bool, layers: list[Layer] | None
+    module: nn.Module, layout: Layout, by_rows: bool, layers: list[Layer] | None
 ) -> str:
-    if needs_rows:
+    if by_rows:
         return "rows"
     if layers:
         return "stacked"

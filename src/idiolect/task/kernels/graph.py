@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from ..draws import keyed_draws
+
 _ACTIVATION_MODULES = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu"}
 _ACTIVATION_FUNCTIONS = {
     torch.relu: "relu",
@@ -43,7 +45,8 @@ class Layer:
 def trace(module: nn.Module) -> fx.Graph | None:
     """The module's operations, or None where its control flow depends on data."""
     try:
-        return fx.symbolic_trace(module).graph
+        with keyed_draws(0):
+            return fx.symbolic_trace(module).graph
     except Exception:  # whatever a user's forward does to a proxy
         return None
 
@@ -70,7 +73,8 @@ def layer_chain(module: nn.Module) -> list[Layer] | None:
     """The module as a chain of linear layers and activations, or None where it is anything else.
 
     Every trainable parameter must belong to exactly one layer of the chain: a module with layers
-    that are used twice, tied, frozen or unused is no chain.
+    that are used twice, tied, frozen or unused is no chain. Nor is one whose layers are others in
+    training than in use.
 
     >>> [layer.kind for layer in layer_chain(nn.Sequential(nn.Linear(3, 2), nn.Tanh()))]
     ['linear', 'tanh']
@@ -80,11 +84,20 @@ def layer_chain(module: nn.Module) -> list[Layer] | None:
     if type(module) is nn.Linear:  # tracing would look inside it
         layers: list[Layer] | None = [_linear(module, prefix="")]
     else:
-        graph = trace(module)
-        layers = None if graph is None else _layers(graph, dict(module.named_modules()))
+        modes = {m: m.training for m in module.modules()}
+        layers = _traced_layers(module.train())
+        if layers is not None and layers != _traced_layers(module.eval()):
+            layers = None
+        for m, training in modes.items():
+            m.training = training
     used = [name for layer in layers or [] for name in (layer.weight, layer.bias) if name]
     trained = [name for name, p in module.named_parameters() if p.requires_grad]
     return layers if sorted(used) == sorted(trained) else None
+
+
+def _traced_layers(module: nn.Module) -> list[Layer] | None:
+    graph = trace(module)
+    return None if graph is None else _layers(graph, dict(module.named_modules()))
 
 
 def _layers(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[Layer] | None:

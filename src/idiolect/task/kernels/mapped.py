@@ -32,6 +32,17 @@ def one_loss(module: nn.Module, layout: Layout, loss: Loss) -> Callable[..., Ten
     return value
 
 
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """torch's fast path for transformers in evaluation mode cannot be mapped."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
 class Unmappable(SettingError):
     """A module that torch.func cannot map over rows: random numbers, decisions about data, ..."""
 
@@ -53,9 +64,8 @@ class Vmapped:
         return type(self), (self.module, self.layout)
 
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:
-        # Nothing in the module is random, and torch's fast path for evaluation cannot be mapped.
-        self.module.train()
-        with self._mapping("outputs"):
+        self.module.eval()
+        with self._mapping("outputs"), _without_fast_path():
             return self._run(x, inputs)
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:

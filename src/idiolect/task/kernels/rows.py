@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +19,14 @@ from torch.autograd.function import once_differentiable
 
 from ...core.types import Tree, length, map_tree
 from ..batches import Batch
-from ..buffers import Statistics, mixes_samples
+from ..buffers import Statistics
+from ..draws import keyed_draws
 from ..forward import forward
 from ..layout import Layout
 from ..losses import Loss, spread, total
+
+if TYPE_CHECKING:
+    from ..trial import Behaviour
 
 # Samples that one model takes at once when it has many: few enough that the feature maps of a
 # convolutional model stay in the processor's cache.
@@ -78,19 +82,25 @@ class Rows:
     """One model after the other; a row without data or no longer active costs nothing.
 
     Each thread has its own `RowModule`, and a row's numbers do not depend on the number of
-    threads. Modules with running statistics always run here, and modules with dropout, on one
-    thread: the mask of each row comes from that client's own stream.
+    threads. What needs each client by itself always runs here (`kernels.needs_rows`). A model that
+    draws random numbers runs on one thread: each row's come from that client's own stream.
     """
 
     name = "rows"
 
     def __init__(
-        self, module: nn.Module, layout: Layout, random: bool, statistics: Statistics | None = None
+        self,
+        module: nn.Module,
+        layout: Layout,
+        behaviour: Behaviour,
+        statistics: Statistics | None = None,
     ):
         self.layout = layout
-        self.random = random  # whether the module has dropout
+        self.behaviour = behaviour
+        self.random = behaviour.draws or behaviour.draws_in_use
         self.statistics = statistics
-        self.mixes = mixes_samples(module)
+        # samples that fill a batch up must be neither in statistics nor beside those that are real
+        self.real_only = bool(statistics or behaviour.mixes or behaviour.compares)
         self.on_cpu = layout.device.type == "cpu"
         self.original = with_fast_pooling(module) if self.on_cpu else copy.deepcopy(module)
         self.row_modules: list[RowModule] = []  # one per thread
@@ -117,8 +127,7 @@ class Rows:
             at_work &= batch.active
         g = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
         running = batch.running
-        # samples that only fill a batch up must not be in the statistics of those that are real
-        sizes = (batch.weights > 0).sum(1).tolist() if self.mixes else None
+        sizes = batch.real_samples() if self.real_only else None
 
         def run(row_module: RowModule, k: int) -> None:
             some = slice(sizes[k] if sizes else None)
@@ -135,12 +144,9 @@ class Rows:
                     shares = shares[:, :longest] if shares.dim() > 1 else shares
             mine = None if running is None else running[k]
             with torch.enable_grad():
-                with torch.random.fork_rng(devices=[], enabled=self.random):
-                    if self.random:
-                        torch.manual_seed(batch.noise(k))
+                with keyed_draws(batch.noise(k) if self.random else 0, enabled=self.random):
                     row_module.with_weights(x[k].detach(), mine).train()
-                    out = row_module(inputs)
-                each = loss.each(out, targets)
+                    each = loss.each(row_module(inputs), targets)
                 if shares.dim() == 1 and each.dim() > 1 and targets is not full:
                     shares = spread(shares, full)[:, : each.shape[1]]
                 value = total(each, shares)
@@ -156,7 +162,7 @@ class Rows:
         out: list[Tree] = [x] * len(inputs)
 
         def run(row_module: RowModule, k: int) -> None:
-            with torch.no_grad():
+            with torch.no_grad(), keyed_draws(0, enabled=self.behaviour.draws_in_use):
                 row_module.with_weights(x[k]).eval()
                 out[k] = row_module(inputs[k])
 
