@@ -274,6 +274,13 @@ class Decides(nn.Linear):
     """Its control flow depends on data: torch cannot map it over clients."""
 
     def forward(self, x):
+        return super().forward(x if bool(x.isfinite().all()) else x.nan_to_num())
+
+
+class DecidesForAll(nn.Linear):
+    """What it gives for a sample depends on the others."""
+
+    def forward(self, x):
         return super().forward(x if x.sum() > 0 else -x)
 
 
@@ -283,6 +290,8 @@ def test_a_model_that_cannot_be_mapped_is_run_row_by_row():
     assert result.record.kernel == "rows" == result.summary()["settings"]["kernel"]
     with pytest.raises(il.SettingError, match=r"'vmap' cannot run this model.*kernel 'rows'"):
         run(il.Task(Decides(6, 3)), data, kernel="vmap")
+    with pytest.raises(il.SettingError, match=r"depends on the samples beside it"):
+        run(il.Task(DecidesForAll(6, 3)), data)
 
 
 def test_a_hugging_face_bert_runs_unchanged():
