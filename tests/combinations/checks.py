@@ -96,7 +96,8 @@ def watched(words: list[str]) -> Iterator[None]:
     text = io.StringIO()
     with warnings.catch_warnings(record=True) as raised, contextlib.redirect_stderr(text):
         warnings.simplefilter("always")
-        warnings.simplefilter("ignore", ResourceWarning)  # which Python does not show either
+        for hidden in (ResourceWarning, DeprecationWarning):  # which Python does not show either
+            warnings.simplefilter("ignore", hidden)
         yield
     words += text.getvalue().splitlines()
     for warning in raised:
