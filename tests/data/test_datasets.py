@@ -1,5 +1,9 @@
 """Data sets that users bring, one per client: torch, lists, pictures, Hugging Face, Flower."""
 
+import copy
+import itertools
+import random
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +22,7 @@ from torch.utils.data import (
 
 from idiolect import Federation
 from idiolect.core.knobs import SettingError
+from idiolect.data.read.samples import is_same
 
 WHOLE = {"valid": 0, "test": 0}
 X = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
@@ -67,10 +72,56 @@ def test_subsets_and_joined_data_sets_of_tensors_are_read_at_once(monkeypatch):
     assert Federation.from_datasets(random_split(base, [4, 5])).sizes("train").sum() > 0
 
 
-def test_every_sample_of_other_data_sets_is_asked_for_once():
-    own = Items([(np.ones(2, dtype=np.float32), k % 2) for k in range(5)])
-    Federation.from_datasets([own])
-    assert own.asked == 5
+def test_every_sample_of_other_data_sets_is_asked_for_once_and_a_few_again():
+    own = [Items([(np.ones(2, dtype=np.float32), k % 2) for k in range(50)]) for _ in range(6)]
+    Federation.from_datasets(own)
+    assert [items.asked for items in own] == [50 + 8] * 4 + [50] * 2
+
+
+class Augmented(Items):
+    """A data set with a random transform, which draws from one of the global generators."""
+
+    def __init__(self, items, draw):
+        super().__init__(items)
+        self.draw = draw
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + float(self.draw()), y
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda: torch.rand(()), np.random.rand, random.random, lambda: random.random() < 0.5],
+    ids=["torch", "NumPy", "Python", "every other time"],
+)
+def test_a_random_transform_is_said_to_be_frozen(draw, capsys):
+    items = [(np.ones(2, dtype=np.float32), k % 2) for k in range(20)]
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    Federation.from_datasets({"a": {"train": Augmented(items, draw), "test": Items(items)}})
+    warning = capsys.readouterr().err
+    assert "warning: client 'a' (train), sample" in warning and "self.training" in warning
+    after = (torch.rand(()), np.random.rand(), random.random())
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    for _ in items:  # as many draws as there are samples
+        draw()
+    assert (torch.rand(()), np.random.rand(), random.random()) == after
+
+
+def test_samples_that_stay_the_same_are_not_said_to_change(capsys):
+    picture = Image.new("L", (4, 4))
+    samples = [(np.array([1.0, np.nan]), 0), (torch.tensor([1.0, torch.nan]), "a"), (picture, 1)]
+    samples.append(({"a": [1, 2], "b": (torch.ones(2), True)}, 1))
+    for sample in samples:
+        assert is_same(sample, copy.deepcopy(sample))
+    for one, other in itertools.permutations([[1, 2], [1, 3], [1], picture, torch.ones(2), "a"], 2):
+        assert not is_same((one,), (other,))
+    Federation.from_datasets([Items([(X[i], Y[i]) for i in range(6)])])
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_a_client_may_be_a_pair_of_arrays():

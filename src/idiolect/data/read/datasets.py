@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ...core.knobs import SettingError
-from ...core.text import note, shown
+from ...core.text import note, shown, warn
 from ..splits import ALIASES, SPLITS, complete_split
 from .ids import read_ids
 from .pictures import Pictures, mask, picture
@@ -51,6 +51,12 @@ def read_datasets(
                 splits.append(split)
     if not columns:
         raise SettingError("clients: none of the data sets has a sample")
+    if reader.changing:
+        warn(
+            f"{reader.changing} is another one when it is read again, as by a random transform; "
+            "every sample is read once and stays as it was read. For augmentation in training, "
+            "transform inputs in the model's forward while self.training is true"
+        )
     empty = [repr(shown(c, 60)) for c in clients if c not in set(owners)]
     if empty:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""

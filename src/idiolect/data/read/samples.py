@@ -14,11 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
+from ...core.draws import keyed_draws
 from ...core.knobs import SettingError, nearest
 from ...core.text import note
 from .convert import is_sparse, read_array, rows_of, to_tensor
 from .pictures import Pictures, form_of, is_picture, mask, picture
 
+READ_AGAIN = 32  # samples that are read twice, to see whether they are the same
+OF_EACH = 8  # of one data set
+_SEED = 0x1D101EC7  # of the draws of a second reading: one that nobody has seeded the first with
 TARGETS = ("label", "labels", "target", "targets", "y")
 NUMBERS = ("id", "idx", "index", "__index_level_0__")  # of samples, not features
 
@@ -99,6 +103,8 @@ class SampleReader:
         self.target = target
         self.sample = sample
         self.keys: Keys | None = None
+        self.read_again = 0  # samples that were read twice
+        self.changing = ""  # one of them that was another one the second time
 
     def read(self, dataset: Any, where: str) -> tuple[Any, Any]:
         """Columns (inputs, targets) of a data set; `where` names its client."""
@@ -106,11 +112,23 @@ class SampleReader:
         if pair is not None:
             return pair
         parts = [self.split(dataset[i], f"{where}, sample {i}") for i in range(len(dataset))]
+        self._read_again(dataset, parts, where)
         targets = [mask(y, f"{where}, sample {i}") for i, (_, y) in enumerate(parts)]
         return (
             gather([x for x, _ in parts], f"{where}: inputs"),
             gather(targets, f"{where}: targets"),
         )
+
+    def _read_again(self, dataset: Any, parts: list[tuple[Any, Any]], where: str) -> None:
+        """Note a sample that is another one when it is read again: a random transform."""
+        some = min(len(parts), OF_EACH, READ_AGAIN - self.read_again)
+        with keyed_draws(_SEED + self.read_again):
+            for i in range(0 if self.changing else some):
+                self.read_again += 1
+                at = f"{where}, sample {i}"
+                if not is_same(self.split(dataset[i], at), parts[i]):
+                    self.changing = at
+                    return
 
     def choose(self, sorts: dict[str, str]) -> Keys:
         if self.keys is None:
@@ -301,6 +319,25 @@ def _labels(values: Any) -> Any:
 
 def _at(column: Any, index: Tensor) -> Any:
     return [column[i] for i in index.tolist()] if isinstance(column, list) else column[index]
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two samples, or parts of them, are equal.
+
+    >>> is_same((np.array([1, np.nan]), "cat"), (np.array([1, np.nan]), "cat"))
+    True
+    """
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(is_same(a[key], b[key]) for key in a)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(is_same, a, b))
+    if isinstance(a, Tensor):
+        close = a.is_floating_point() and a.shape == b.shape
+        return torch.equal(a, b) or (close and torch.allclose(a, b, 0, 0, equal_nan=True))
+    one, other = np.asarray(a), np.asarray(b)
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
 
 
 # -- values ----------------------------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""Random numbers that a user's code draws by itself, from torch, NumPy or Python."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+@contextmanager
+def keyed_draws(seed: int, enabled: bool = True) -> Iterator[None]:
+    """Draws from torch, NumPy and Python come from a seed; then all stand where they stood.
+
+    >>> with keyed_draws(3):
+    ...     first = torch.rand(1), np.random.rand(), random.random()
+    >>> with keyed_draws(3):
+    ...     assert first == (torch.rand(1), np.random.rand(), random.random())
+    """
+    if not enabled:
+        yield
+        return
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
