@@ -1,4 +1,4 @@
-"""Random numbers that a user's code draws by itself, from torch, NumPy or Python."""
+"""Random numbers that a user's model or loss draws by itself, from torch, NumPy or Python."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ def keyed_draws(seed: int, enabled: bool = True) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_state)
             random.setstate(python_state)
+
+
+def generator_positions() -> tuple[bytes, str, tuple]:
+    """Where the generators of torch, NumPy and Python stand."""
+    numpy_state = np.random.get_state(legacy=False)
+    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state), random.getstate()

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.draws import keyed_draws
 from ..core.tensors import TILE, tiles
 from ..core.types import Tree, first, leaves, map_tree
 from ..data.federation import Federation
-from ..task.draws import keyed_draws
 from ..task.losses import joined
 from ..task.task import Task
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ..attacks import Attack
+from ..core.draws import keyed_draws
 from ..core.knobs import SettingError
 from ..core.text import first_line
 from ..core.types import Tree, leaves, map_tree
 from ..data.federation import Census, Federation
 from ..task.buffers import mixes_samples
-from ..task.draws import keyed_draws
 from ..task.forward import forward
 from ..task.losses import (
     CrossEntropy,

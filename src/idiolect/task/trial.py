@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from ..core.draws import generator_positions, keyed_draws
 from ..core.knobs import SettingError
 from ..core.types import Tree, leaves, length, map_tree
 from .buffers import mixes_samples
-from .draws import generator_positions, keyed_draws
 from .forward import forward
 from .kernels.graph import has_dropout, layer_chain
 from .losses import Custom, Loss
@@ -175,7 +175,10 @@ class _Trial:
             outputs = self._outputs(self.inputs, training=False)
         targets = self.targets
         before = generator_positions()
-        together = self.loss.each(outputs, targets)
+        try:
+            together = self.loss.each(outputs, targets)
+        except SettingError:  # of a form that the check of the model names
+            return result
         if generator_positions() != before:  # it draws random numbers
             return replace(result, draws=True, draws_in_use=True, compares=True)
         try:

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ...core.draws import keyed_draws
 from ...core.types import Tree, length, map_tree
 from ..batches import Batch
 from ..buffers import Statistics
-from ..draws import keyed_draws
 from ..forward import forward
 from ..layout import Layout
 from ..losses import Loss, spread, total
