@@ -16,24 +16,15 @@ COUNT = 60
 # Defects that are known and open, by the number of the combination: its checks that fail. Nothing
 # else may fail, and what no longer fails leaves this list.
 NO_EFFECT = ("without rule",)  # a rule for one message, or where nothing is sent
-RANDOM = ("repeat", "hosts", "resume")  # random numbers of torch's own generator
-ACROSS = ("hosts", "figures")  # a loss that compares samples is given those of several clients
 BITS = ("hosts", "resume")  # last bits depend on how many clients are computed together
 OPEN = {
     2: NO_EFFECT,
-    3: RANDOM,
-    6: ACROSS,
-    7: (*RANDOM, "without statistics"),  # of a model that has none
-    9: RANDOM,
-    10: ("hosts", "first step"),  # running statistics of InstanceNorm take in other clients' data
+    7: ("without statistics",),  # of a model that has none
     20: BITS,
     22: ("figures",),  # class weights are left out of the reported loss
-    23: ACROSS,
     37: BITS,
     43: BITS,
-    45: RANDOM,
     53: BITS,
-    56: ACROSS,
     59: NO_EFFECT,
 }
 
