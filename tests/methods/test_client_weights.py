@@ -281,3 +281,12 @@ def test_a_row_of_a_comparison_that_cannot_take_the_weights_is_left_out_with_the
     )
     (reason,) = comparison.skipped.values()
     assert "weighting must be left out with client_weights" in reason
+
+
+@pytest.mark.parametrize("name", ["local", "fedalt"])  # fedalt: a linear model is all private
+def test_where_nothing_is_sent_weights_are_taken_and_change_nothing(federation, name):
+    plain, weighed = (
+        outcome(run(make_method(name), federation, **weights))
+        for weights in ({}, {"client_weights": WEIGHTS})
+    )
+    assert_same(plain, weighed)

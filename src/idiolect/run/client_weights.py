@@ -79,7 +79,7 @@ def check_weights(contract: Contract, rule: Rule, messages: int, clients: int) -
     its weight.
     """
     method = contract.method
-    if not contract.up.parts:
+    if not contract.up.length:
         return
     weighting = getattr(method, "weighting", "")
     usual = {f.name: f.default for f in fields(method)}.get("weighting", weighting)
