@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.knobs import knob
+from ..core.knobs import OtherThan, knob
 from ..core.types import State
 from ..wire.ragged import Ragged, Reader
 from . import bits
@@ -56,16 +56,25 @@ class DGC(Stage):
 
     sparsity: float = knob(0.99, "part of the numbers that is not sent", low=0, below=1)
     momentum: float = knob(0.9, "m: how much of the last direction is kept", low=0, below=1)
-    masking: bool = knob(True, "forget the momentum of what was sent")
+    masking: bool = knob(
+        True, "forget the momentum of what was sent", acts_with={"momentum": OtherThan(0)}
+    )
     clip: float = knob(0.0, "longest message before it is added, 0 for any", low=0)
     layers: bool = knob(False, "the largest of each tensor of the message instead of all")
     warmup: int = knob(1, "rounds that each sparsity of the warm-up lasts, 0 for no warm-up", low=0)
-    start: float = knob(0.75, "sparsity of the first round of the warm-up", low=0, below=1)
+    start: float = knob(
+        0.75,
+        "sparsity of the first round of the warm-up",
+        low=0,
+        below=1,
+        acts_with={"warmup": OtherThan(0)},
+    )
     rise: float = knob(
         0.25,
         "factor of what is sent from one sparsity of the warm-up to the next",
         above=0,
         below=1,
+        acts_with={"warmup": OtherThan(0)},
     )
 
     def now(self, form: Form) -> float:

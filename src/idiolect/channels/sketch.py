@@ -134,7 +134,9 @@ class Sketch(Stage):
     momentum: float = knob(0.9, "momentum, of the server's table or of each client", low=0, below=1)
     lr: float = knob(0.0, "factor of the momentum in what is accumulated; 0 = 1 - momentum", low=0)
     clear: bool = knob(
-        True, "FetchSGD: clear the cells of what was taken instead of subtracting it"
+        True,
+        "FetchSGD: clear the cells of what was taken instead of subtracting it",
+        acts_with={"exact": False},
     )
     seed: int = knob(0, "seed of the hashes, the same at both sides", low=0)
 

@@ -46,6 +46,7 @@ def knob(
     roles: tuple[str, ...] = (),
     refused_in: Mapping[str, str] | None = None,
     renamed: dict[str, str] | None = None,
+    acts_with: Mapping[str, Any] | None = None,
 ) -> Any:
     """A dataclass field with a meaning and a range.
 
@@ -55,10 +56,12 @@ def knob(
     `on_resume` says whether a run may be continued with another value: "same", "may change" or
     "may grow". `roles` are what the field is about, see `with_role`; `refused_in` maps a use of the
     dataclass that does not take this field to the reason; `renamed` maps earlier choices to what
-    replaces them.
+    replaces them. `acts_with` maps other fields to the value, or the values, with which this one
+    acts; see `idle_fields`.
     """
     bounds = {"above": above, "low": low, "below": below, "high": high, "choices": choices}
-    extras = {"parse": parse, "write": write, "takes": takes, "renamed": renamed}
+    extras: dict[str, Any] = {"parse": parse, "write": write, "takes": takes, "renamed": renamed}
+    extras["acts_with"] = acts_with
     metadata = {k: v for k, v in {**bounds, **extras}.items() if v is not None}
     about = {"on_resume": on_resume, "roles": roles, "refused_in": dict(refused_in or {})}
     return field(default=default, metadata={"help": help, **about, **metadata})
@@ -81,6 +84,48 @@ def refused_in(cls: type, use: str) -> dict[str, str]:
     """The fields that this use of a dataclass does not take, and why."""
     refused = {f.name: f.metadata.get("refused_in", {}).get(use) for f in dataclasses.fields(cls)}
     return {name: reason for name, reason in refused.items() if reason}
+
+
+@dataclass(frozen=True)
+class OtherThan:
+    """Any value but this one: what a field acts with."""
+
+    value: Any
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(value != self.value)
+
+    def __str__(self) -> str:
+        return f"other than {self.value!r}"
+
+
+def idle_fields(knobs: Knobs, around: Mapping[str, Any] | None = None) -> list[str]:
+    """The fields that were changed from their defaults to no effect, in a sentence each.
+
+    `around` are values of fields that are not these dataclass's own.
+
+    >>> @dataclass(frozen=True)
+    ... class Demo(Knobs):
+    ...     warmup: int = knob(0, "rounds of warm-up")
+    ...     start: float = knob(0.5, "factor of the first", acts_with={"warmup": OtherThan(0)})
+    >>> idle_fields(Demo(start=0.1)), idle_fields(Demo(warmup=3, start=0.1))
+    (['start: 0.1 has no effect with warmup 0; it acts with warmup other than 0'], [])
+    """
+    sentences = []
+    for f in dataclasses.fields(knobs):
+        value = getattr(knobs, f.name)
+        if value == f.default:
+            continue
+        for other, wanted in f.metadata.get("acts_with", {}).items():
+            got = getattr(knobs, other) if hasattr(knobs, other) else (around or {})[other]
+            values = wanted if isinstance(wanted, tuple | OtherThan) else (wanted,)
+            if got not in values:
+                words = " or ".join(map(repr, values)) if isinstance(values, tuple) else str(values)
+                sentences.append(
+                    f"{f.name}: {written(f, value)!r} has no effect with {other} {got!r}; "
+                    f"it acts with {other} {words}"
+                )
+    return sentences
 
 
 def accepted(f: dataclasses.Field, kind: type) -> str:

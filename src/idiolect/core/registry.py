@@ -166,9 +166,11 @@ class PartTable(Table[type[Part]], Generic[Part, Whole]):
 
     def text(self, whole: Whole) -> str:
         """The line of text that `parse` makes this of: options that differ from their defaults."""
-        if whole is None:
-            return "none"
-        return " + ".join(map(self._part_text, self._split(whole))) or "none"
+        return " + ".join(map(self._part_text, self.parts(whole))) or "none"
+
+    def parts(self, whole: Whole) -> Sequence[Part]:
+        """What it is joined of, in order."""
+        return () if whole is None else self._split(whole)
 
     def _part(self, text: str) -> Part:
         name, options = _name_and_options(text, self.kind)

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core import streams
-from ..core.knobs import Knobs, SettingError, knob
+from ..core.knobs import Knobs, OtherThan, SettingError, knob
 from ..core.registry import PartTable
 from ..core.streams import Keys
 
@@ -40,7 +40,9 @@ class Delays(Knobs):
         high=5,
     )
     slow: float = knob(0.0, "the share of the clients that are stragglers", low=0, high=1)
-    slowdown: float = knob(10.0, "how many times longer a straggler takes", low=1)
+    slowdown: float = knob(
+        10.0, "how many times longer a straggler takes", low=1, acts_with={"slow": OtherThan(0)}
+    )
 
     def unit(self, keys: Keys) -> np.ndarray:  # uint64[K] -> float64[K]
         """Delays of mean 1, from a random stream each."""

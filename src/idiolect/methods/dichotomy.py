@@ -20,7 +20,7 @@ from ..method import Combine, Traits
 from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .options import epochs_knob, own_models
+from .options import epochs_knob, own_models, steps_knob
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Dichotomy(FedAvg):
         "run fedavg and local with the optimiser and compare them",
     )
 
-    steps: int = knob(5, "SGD steps of FedAvg's model per round", low=0)
+    steps: int = steps_knob(5, "SGD steps of FedAvg's model per round")
     epochs: int = epochs_knob("steps and personal_steps")
     personal_lr: float = knob(0.1, "step size of the local model", above=0)
-    personal_steps: int = knob(20, "SGD steps of the local model per round", low=0)
+    personal_steps: int = steps_knob(20, "SGD steps of the local model per round")
     level: str = knob(
         "federation",
         "one decision for the federation (the paper), or one for each client",

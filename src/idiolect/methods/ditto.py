@@ -18,7 +18,7 @@ from ..method import Traits
 from ..task.context import Here
 from ..task.task import Task
 from .fedavg import FedAvg
-from .options import WEIGHTINGS, epochs_knob, init_knob, own_models
+from .options import WEIGHTINGS, epochs_knob, init_knob, own_models, steps_knob
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,17 @@ class Ditto(FedAvg):
     )
 
     lr: float = knob(0.1, "step size of the shared model", above=0)
-    steps: int = knob(20, "SGD steps of the shared model per round", low=0)
+    steps: int = steps_knob(20, "SGD steps of the shared model per round")
     epochs: int = epochs_knob("steps and personal_steps")
     lam: float = knob(0.1, "λ, pull of the personal model to the shared one; 0 is Local", low=0)
     personal_lr: float = knob(0.1, "step size of the personal model", above=0)
-    personal_steps: int = knob(20, "SGD steps of the personal model per round", low=0)
+    personal_steps: int = steps_knob(20, "SGD steps of the personal model per round")
     weighting: str = knob("equal", "the server's mean", choices=WEIGHTINGS)
     who: str = knob(
         "everyone",
         "who trains: everyone (the lp-proj code) or sampled (the original)",
         choices=("everyone", "sampled"),
+        acts_with={"heard": "some clients"},
     )
     init: str = init_knob()
 

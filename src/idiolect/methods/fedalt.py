@@ -18,7 +18,7 @@ from ..method import Traits
 from ..solvers import turns
 from ..task.context import Here
 from ..task.task import Task
-from .options import WEIGHTINGS
+from .options import WEIGHTINGS, steps_knob
 from .partial import Partial, gradients, step
 
 
@@ -38,7 +38,7 @@ class PartialSteps(Partial):
 
     lr: float = knob(0.3, "step size of the shared part", above=0)
     private_lr: float = knob(0.3, "step size of the private part", above=0)
-    steps: int = knob(20, "steps on the shared part per round", low=0)
+    steps: int = steps_knob(20, "steps on the shared part per round")
     epochs: int = knob(
         0,
         "passes over the client's data per round for each part, in place of steps; 0 = use steps",
@@ -52,6 +52,7 @@ class PartialSteps(Partial):
         "sampled",
         "who trains: the sampled clients, or everyone (a last stage for the private part)",
         choices=("sampled", "everyone"),
+        acts_with={"heard": "some clients"},
     )
 
     def refine(self, traits: Traits) -> Traits:
@@ -79,8 +80,8 @@ class PartialSteps(Partial):
 class FedAlt(PartialSteps):
     """Private part first, then the shared part. When it is known which layers should differ."""
 
-    steps: int = knob(5, "steps on the shared part per round", low=0)
-    private_steps: int = knob(5, "steps on the private part per round", low=0)
+    steps: int = steps_knob(5, "steps on the shared part per round")
+    private_steps: int = steps_knob(5, "steps on the private part per round")
 
     def together(self) -> str:
         unused = ", and its private steps change nothing" if self.private_steps else ""

@@ -18,7 +18,7 @@ from ..method import Traits
 from ..solvers import Pull
 from ..task.context import Here
 from ..task.task import Task
-from .options import WEIGHTINGS, LocalSgd, ball_knob, epochs_knob, step_rule_knob
+from .options import WEIGHTINGS, LocalSgd, ball_knob, epochs_knob, step_rule_knob, steps_knob
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FedAvg(LocalSgd):
     )
 
     lr: float = knob(0.3, "step size of local SGD", above=0)
-    steps: int = knob(5, "SGD steps per round", low=0)
+    steps: int = steps_knob(5, "SGD steps per round")
     epochs: int = epochs_knob()
     weighting: str = knob(
         "samples",

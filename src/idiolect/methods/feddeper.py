@@ -45,7 +45,9 @@ class FedDeper(Method):
         0.5, "λ, share of y in the next round's v; the theory has [1/2, 1]", low=0, high=1
     )
     same_batch: bool = knob(
-        True, "lines 7 and 8 of a step use one mini-batch (the paper does not say)"
+        True,
+        "lines 7 and 8 of a step use one mini-batch (the paper does not say)",
+        acts_with={"batching": ("replace", "epochs")},
     )
 
     def weigh(self, samples: Tensor) -> Tensor:

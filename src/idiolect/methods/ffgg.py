@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.knobs import SettingError, knob
+from ..core.knobs import OtherThan, SettingError, knob
 from ..core.types import State
 from ..method import Combine, Traits
 from ..solvers import turns
@@ -22,6 +22,7 @@ from ..task.batches import Batch
 from ..task.context import Here
 from ..task.layout import Split
 from ..task.task import Task
+from .options import steps_knob
 from .partial import Partial, step
 
 SOLVERS = ("sgd", "gd", "adam", "cg", "newton", "exact")
@@ -52,8 +53,15 @@ class Ffgg(Partial):
         "takes Newton steps until it is solved",
         choices=SOLVERS,
     )
-    private_lr: float = knob(0.5, "γ_w, step size of the solver (sgd, gd, adam)", above=0)
-    steps: int = knob(20, "τ, steps of the solver", low=0)
+    private_lr: float = knob(
+        0.5,
+        "γ_w, step size of the solver (sgd, gd, adam)",
+        above=0,
+        acts_with={"solver": ("sgd", "gd", "adam")},
+    )
+    steps: int = knob(
+        20, "τ, steps of the solver", low=0, acts_with={"epochs": 0, "solver": OtherThan("newton")}
+    )
     epochs: int = knob(
         0,
         "passes over the client's data that the solver (sgd, adam) makes, in place of steps; "
@@ -129,8 +137,13 @@ class LocalFfgg(Ffgg):
     )
 
     lr: float = knob(0.1, "γ_θ, step size of the shared part (at the clients)", above=0)
-    steps: int = knob(100, "τ, steps of the solver", low=0)
-    local_steps: int = knob(5, "K, alternations of private and shared step", low=0)
+    private_lr: float = knob(0.5, "γ_w, step size of the solver and of the local steps", above=0)
+    steps: int = knob(
+        100, "τ, steps of the solver", low=0, acts_with={"epochs": 0, "solver": OtherThan("newton")}
+    )
+    local_steps: int = steps_knob(
+        5, "K, alternations of private and shared step", epochs="local_epochs"
+    )
     local_epochs: int = knob(
         0,
         "passes over the client's data in place of local_steps: an alternation for each of their "

@@ -15,7 +15,7 @@ from ..solvers import sgd
 from ..task.context import Here
 from ..task.layout import Split
 from ..task.task import Task
-from .options import WEIGHTINGS, epochs_knob
+from .options import WEIGHTINGS, epochs_knob, steps_knob
 from .partial import SplitMethod
 
 
@@ -28,7 +28,7 @@ class LgFedAvg(SplitMethod):
     )
 
     lr: float = knob(0.1, "step size", above=0)
-    steps: int = knob(20, "SGD steps per round", low=0)
+    steps: int = steps_knob(20, "SGD steps per round")
     epochs: int = epochs_knob()
     shared_part: str = knob(
         "head",

@@ -24,6 +24,7 @@ from .options import (
     init_knob,
     own_models,
     step_rule_knob,
+    steps_knob,
 )
 
 
@@ -40,7 +41,7 @@ class Local(LocalSgd):
     )
 
     lr: float = knob(0.1, "step size", above=0)
-    steps: int = knob(20, "SGD steps per round", low=0)
+    steps: int = steps_knob(20, "SGD steps per round")
     epochs: int = epochs_knob()
     init: str = init_knob()
     step_rule: str = step_rule_knob()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import projections
-from ..core.knobs import knob
+from ..core.knobs import OtherThan, knob
 from ..core.types import State
 from ..method import Combine, Traits
 from ..projections import Projection
@@ -68,12 +68,16 @@ class LpProj(Averaging):
         1.0,
         "where lr is 0 and p 2: the part of its gap w - P x that the shared point moves per round",
         above=0,
+        acts_with={"lr": 0.0, "p": 2.0},
     )
     personal_lr: float = knob(0.1, "step size of the personal model, eq. (3)", above=0)
     alternations: int = knob(1, "R, alternations of (3) and (4) per round", low=1)
     steps: int = knob(20, "most gradient steps on (3) per alternation", low=0)
     nu: float = knob(
-        1e-10, "ν: (3) is solved when its squared gradient norm is at most this", low=0
+        1e-10,
+        "ν: (3) is solved when its squared gradient norm is at most this",
+        low=0,
+        acts_with={"fresh": False},
     )
     nu_relative: float = knob(
         0.0,
@@ -81,6 +85,7 @@ class LpProj(Averaging):
         "with many steps it decides, not their number",
         low=0,
         below=1,
+        acts_with={"fresh": False},
     )
     fresh: bool = knob(
         False,
@@ -91,6 +96,7 @@ class LpProj(Averaging):
         "paper",
         "eq. (4), or the public code's step along the norm's gradient",
         choices=("paper", "code"),
+        acts_with={"p": OtherThan(1.0)},
     )
     weighting: str = knob(
         "equal",

@@ -58,13 +58,19 @@ def own_models(task: Task, clients: np.ndarray, init: str) -> Tensor:  # -> x[K,
     return task.draw(streams.keys(task.seed, "init", 0, clients))
 
 
-def init_knob() -> Any:
+def init_knob(**acts_with: Any) -> Any:
     """The field `init`."""
     return knob(
         "common",
         "personal models start at the common x0, or each at its own",
         choices=("common", "own"),
+        acts_with=acts_with,
     )
+
+
+def steps_knob(default: int, help: str, epochs: str = "epochs") -> Any:
+    """A number of local steps that a field of passes over the data, if set, takes the place of."""
+    return knob(default, help, low=0, acts_with={epochs: 0})
 
 
 def epochs_knob(steps: str = "steps") -> Any:

@@ -42,7 +42,9 @@ class PerFedAvg(Averaging):
         "second derivatives: left out, by finite differences, or exact",
         choices=("first-order", "finite", "exact"),
     )
-    delta: float = knob(1e-3, "step of the finite difference", above=0)
+    delta: float = knob(
+        1e-3, "step of the finite difference", above=0, acts_with={"hessian": "finite"}
+    )
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"].expand(here.rows, -1)

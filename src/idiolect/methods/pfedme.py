@@ -50,12 +50,16 @@ class PFedMe(Averaging):
         1.0,
         "where lr is 0: the part of its gap to the personal model that the copy moves per round",
         above=0,
+        acts_with={"lr": 0.0},
     )
     personal_lr: float = knob(0.1, "step size of the personal model θ", above=0)
     alternations: int = knob(1, "R, local rounds", low=1)
     steps: int = knob(20, "K, most gradient steps on the envelope", low=0)
     nu: float = knob(
-        1e-10, "ν: the envelope is solved when its squared gradient norm is at most this", low=0
+        1e-10,
+        "ν: the envelope is solved when its squared gradient norm is at most this",
+        low=0,
+        acts_with={"fresh": False},
     )
     nu_relative: float = knob(
         0.0,
@@ -63,6 +67,7 @@ class PFedMe(Averaging):
         "with many steps it decides, not their number",
         low=0,
         below=1,
+        acts_with={"fresh": False},
     )
     fresh: bool = knob(
         False,
@@ -73,7 +78,7 @@ class PFedMe(Averaging):
     )
     server_rate: float = knob(1.0, "β: w <- (1 - β) w + β mean", above=0)
     weighting: str = knob("equal", "the server's mean", choices=("equal", "samples"))
-    init: str = init_knob()
+    init: str = init_knob(reset=False)
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"x": own_models(task, clients, self.init)}

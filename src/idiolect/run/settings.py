@@ -16,7 +16,7 @@ import torch
 
 from ..attacks import ATTACKS, Attack, how_many
 from ..channels import CHANNELS, Channel, Stage
-from ..core.knobs import Knobs, SettingError, knob
+from ..core.knobs import Knobs, OtherThan, SettingError, knob
 from ..engine.arrivals import NEXT
 from ..engine.carriers import ENGINES, EngineTraits, Place
 from ..engine.delays import DELAYS, Delays
@@ -41,6 +41,9 @@ MAY_GROW = "may grow"
 COMPARISON = "comparison"  # all rows of a comparison have the same value
 EVALUATION = "evaluation"  # of no use where nothing is evaluated
 FINAL_RUN = "final run"  # of a search: its trials do without
+MESSAGES = "messages"  # of no use where nothing is sent
+MACHINE = "machine"  # where and how a run computes: figures stay the same but for their last bits
+SAFEGUARD = "safeguard"  # acts only where something is lost: a message, a host, the process
 # why `advise` refuses some
 _ALL_SPENT = "each candidate is judged with all of its gradients spent"
 _AT_THE_END = "candidates are judged at their end"
@@ -91,13 +94,14 @@ class Run(Knobs):
         0,
         "stop before more bytes are sent, both directions together; 0 = no budget",
         low=0,
-        roles=(COMPARISON,),
+        roles=(COMPARISON, MESSAGES),
         refused_in={"advise": _ALL_SPENT},
     )
     checkpoint_every: int = knob(
         0,
         "rounds between checkpoints; 0 = by time alone",
         low=0,
+        roles=(SAFEGUARD,),
         on_resume=MAY_CHANGE,
         refused_in={"advise": _NOT_SAVED},
     )
@@ -105,6 +109,7 @@ class Run(Knobs):
         5.0,
         "minutes after which the next round's end saves a checkpoint; 0 = not by time",
         low=0,
+        roles=(SAFEGUARD,),
         on_resume=MAY_CHANGE,
         refused_in={"advise": _NOT_SAVED},
     )
@@ -118,8 +123,14 @@ class Selection(Knobs):
         0,
         f"S, clients heard per round; 0 = all up to {ALL_UP_TO}, of more a tenth but at least 10",
         low=0,
+        roles=(MESSAGES,),
     )
-    quorum: int = knob(1, "messages a round needs to count; fewer leave the server as it is", low=1)
+    quorum: int = knob(
+        1,
+        "messages a round needs to count; fewer leave the server as it is",
+        low=1,
+        roles=(MESSAGES, SAFEGUARD),
+    )
     held_out: int = knob(
         0,
         "clients that are left out of training, personalised and evaluated at the end",
@@ -132,6 +143,7 @@ class Selection(Knobs):
         "rounds of personalisation that held-out clients get",
         low=0,
         roles=(COMPARISON,),
+        acts_with={"held_out": OtherThan(0)},
         refused_in={"advise": _EVERYONE},
     )
     client_weights: ClientWeights = knob(
@@ -141,6 +153,7 @@ class Selection(Knobs):
         parse=ClientWeights.parse,
         write=str,
         takes=(Mapping[Any, float],),
+        roles=(MESSAGES,),
         refused_in={"deployment": "sites count by their samples"},
     )
 
@@ -149,7 +162,7 @@ class Selection(Knobs):
 class Optimisation(Knobs):
     """How clients and server step, whatever the method."""
 
-    batch: int = knob(64, "mini-batch size", low=1)
+    batch: int = knob(64, "mini-batch size", low=1, acts_with={"batching": ("replace", "epochs")})
     batching: str = knob(
         "replace",
         "mini-batches with replacement, without (epochs), or all data (full)",
@@ -182,16 +195,22 @@ class Optimisation(Knobs):
     clip: float = knob(0.0, "largest norm of a local gradient; 0 = no clipping", low=0)
     weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
     server_optimizer: str = knob(
-        "sgd", "server step on the aggregated change: any torch.optim name"
+        "sgd",
+        "server step on the aggregated change: any torch.optim name",
+        roles=(MESSAGES,),
     )
-    server_lr: float = knob(1.0, "server step size", above=0)
+    server_lr: float = knob(1.0, "server step size", above=0, roles=(MESSAGES,))
     server_options: str = knob(
-        "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), eps=1e-3'"
+        "",
+        "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), eps=1e-3'",
+        roles=(MESSAGES,),
     )
     finetune_steps: int = knob(
         0, "steps on every personal model before it is used or evaluated", low=0
     )
-    finetune_lr: float = knob(0.1, "step size of those", above=0)
+    finetune_lr: float = knob(
+        0.1, "step size of those", above=0, acts_with={"finetune_steps": OtherThan(0)}
+    )
     statistics: str = knob(
         "averaged",
         "running statistics (BatchNorm): averaged with the model where one is sent, or private to "
@@ -223,6 +242,7 @@ class Communication(Knobs):
         parse=CHANNELS.parse,
         write=CHANNELS.text,
         takes=(Stage,),
+        roles=(MESSAGES,),
     )
     rule: Rule = knob(
         Mean(),
@@ -230,6 +250,7 @@ class Communication(Knobs):
         "'bucketing(size=2) + trimmed-mean(f=1)'; see: rules",
         parse=RULES.parse,
         write=RULES.text,
+        roles=(MESSAGES,),
     )
 
 
@@ -244,6 +265,7 @@ class Timing(Knobs):
         "local",
         f"where hosts are: {', '.join(f'{e.where} ({name})' for name, e in ENGINES.items())}",
         choices=tuple(ENGINES),
+        roles=(MACHINE,),
         renamed={"inprocess": "engine='local'", "asynchronous": "timing='arrivals'"},
     )
     timing: str = knob(
@@ -308,25 +330,36 @@ class Machines(Knobs):
     address: str = knob(
         "",
         "ray: HOST:PORT of a cluster, 'auto' on one of its machines; '' = start one here",
+        roles=(MACHINE,),
         on_resume=MAY_CHANGE,
     )
     cpus_per_host: float = knob(
-        1.0, "ray: CPUs of each host, with as many threads", above=0, on_resume=MAY_CHANGE
+        1.0,
+        "ray: CPUs of each host, with as many threads",
+        above=0,
+        roles=(MACHINE,),
+        on_resume=MAY_CHANGE,
     )
     gpus_per_host: float = knob(
-        0.0, "ray: GPUs of each host; below 1 several share one", low=0, on_resume=MAY_CHANGE
+        0.0,
+        "ray: GPUs of each host; below 1 several share one",
+        low=0,
+        roles=(MACHINE,),
+        on_resume=MAY_CHANGE,
     )
     deadline: float = knob(
         0.0,
         "ray: seconds after which a round continues without hosts that have not answered; their "
         "clients count as missing; 0 = wait for all",
         low=0,
+        roles=(SAFEGUARD,),
         on_resume=MAY_CHANGE,
     )
     patience_for_hosts: float = knob(
         60.0,
         "ray: seconds in which a host that was lost may come back before the round continues",
         low=0,
+        roles=(SAFEGUARD,),
         on_resume=MAY_CHANGE,
     )
 
@@ -375,6 +408,7 @@ class Evaluation(Knobs):
         False,
         "evaluated rounds have loss and accuracy on training data too: curves of both",
         roles=(EVALUATION,),
+        acts_with={"eval_every": OtherThan(0)},
     )
     metrics: tuple[Metric, ...] = knob(
         (),
@@ -469,23 +503,33 @@ class Evaluation(Knobs):
 class Resources(Knobs):
     """Where and in what precision a run computes."""
 
-    device: str = knob("cpu", "cpu, cuda, cuda:1, mps, ...")
+    device: str = knob("cpu", "cpu, cuda, cuda:1, mps, ...", roles=(MACHINE,))
     dtype: str = knob("float32", "numbers of models and messages", choices=tuple(DTYPES))
-    kernel: str = knob("auto", "how the cohort gradient is computed", choices=KERNELS)
+    kernel: str = knob(
+        "auto", "how the cohort gradient is computed", choices=KERNELS, roles=(MACHINE,)
+    )
     hosts: int = knob(
         1,
         "hosts that share the honest clients, each its own process unless the engine is local",
         low=1,
+        roles=(MACHINE,),
         refused_in={"advise": "who hosts the clients changes no figure"},
     )
-    threads: int = knob(0, "CPU threads; 0 = torch's choice", low=0, on_resume=MAY_CHANGE)
+    threads: int = knob(
+        0, "CPU threads; 0 = torch's choice", low=0, roles=(MACHINE,), on_resume=MAY_CHANGE
+    )
     chunk: int = knob(
-        0, "clients at once; 0 = as many as fit in memory", low=0, on_resume=MAY_CHANGE
+        0,
+        "clients at once; 0 = as many as fit in memory",
+        low=0,
+        roles=(MACHINE,),
+        on_resume=MAY_CHANGE,
     )
     memory: float = knob(
         2.0,
         "GiB for the clients computed at once, and for private rows before they move to a file",
         above=0,
+        roles=(MACHINE,),
         on_resume=MAY_CHANGE,
     )
 
