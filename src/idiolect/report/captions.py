@@ -195,8 +195,9 @@ def _best_round(trained: Rows, _: Goals) -> Iterator[str]:
 
 
 def _reductions(trained: Rows, _: Goals) -> Iterable[str]:
-    """Which methods are others with these settings on this model; what cannot be repeated."""
-    return dict.fromkeys(r[n]["warning"] for n in ("equal_to", "draws") for r in trained if n in r)
+    """Which methods are others here; what cannot be repeated; options without effect."""
+    names = ("equal_to", "draws", "idle")
+    return dict.fromkeys(r[n]["warning"] for n in names for r in trained if n in r)
 
 
 def _projections(trained: Rows, _: Goals) -> Iterable[str]:

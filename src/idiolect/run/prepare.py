@@ -32,6 +32,7 @@ from ..task.client_optimizer import scale_factors
 from ..task.task import Numerics, Task
 from ..task.trial import Behaviour
 from .client_weights import check_weights
+from .effects import idle_options
 from .model_check import behaviour_on, check_false_targets, check_model
 from .settings import DTYPES, Settings
 
@@ -126,6 +127,8 @@ class RunParts:
             notes["statistics"] = batchnorm.described(method, task, s.statistics)
         if words := task.behaviour.warning:
             notes["draws"] = {"warning": words}
+        if sentences := idle_options(self):
+            notes["idle"] = {"warning": "; ".join(sentences)}
         if s.asynchronous or s.delays is not None:
             notes["timing"] = self._timing()
         return notes
@@ -224,7 +227,9 @@ def _check_optimizer(method: Method, task: Task, s: Settings) -> None:
     if optimizer.plain:
         return
     if not method.traits.optimizers:
-        setting = "lr_scale" if optimizer.name == "sgd" and not optimizer.options else "optimizer"
+        setting = "optimizer"
+        if optimizer.name == "sgd":
+            setting = "optimizer_options" if optimizer.options else "lr_scale"
         value = optimizer.lr_scale if setting == "lr_scale" else optimizer.words_of_step
         raise SettingError(
             f"{setting} must be left out for {name_of(method)}, got {value!r}: "
