@@ -101,6 +101,35 @@ def test_a_table_says_how_many_clients_are_heard_per_round():
     assert "none of 100 clients heard: nothing is sent" in render(results_table([none]))
 
 
+def test_rejected_and_missing_messages_are_under_every_table():
+    row = WIDE | {
+        "heard": {"clients": 7.625, "of": 9},
+        "messages": {"asked": 72, "counted": 61},
+        "rejected_by_reason": {"not finite": 4, "overflow": 2},
+        "missing_by_reason": {"timed out": 5},
+    }
+    text = " ".join(render(results_table([row, WIDE], None, 60)).split())
+    assert "7.62 of 9 clients heard per round" in text
+    fates = "61 of 72 messages counted; rejected: 4 not finite, 2 overflow; missing: 5 timed out"
+    assert text.count("counted") == 1 and f"{WIDE['label']}: {fates}" in text
+
+
+def test_clients_held_out_have_a_column_and_a_note():
+    figures = {name: {**FIGURES, "mean": 0.4321} for name in ("accuracy", "loss")}
+    row = WIDE | {
+        "settings": {"run": {"held_out_rounds": 7}},
+        "held_out": {"clients": 3, **figures},
+    }
+    text = render(results_table([majority_row(FEDERATION), row, WIDE], None, 160), 160)
+    heading, _, majority, trained = text.splitlines()[1:5]
+    assert heading.count("held out") == 1 and "0.4321" in trained and "0.4321" not in majority
+    assert "accuracy of the 3 clients that take no part in training, after 7 rounds" in text
+    assert "held out" not in render(results_table([WIDE], None, 160), 160)
+    figures["loss"] = {**FIGURES, "mean": None}  # models that are not finite have an accuracy too
+    text = render(results_table([row | {"held_out": {"clients": 3, **figures}}], None, 160), 160)
+    assert "0.4321" not in text and "★" in text
+
+
 def test_at_80_columns_a_table_has_accuracy_bytes_and_gradients():
     heading = " ".join(shown(80)[1].split())
     assert heading == "method accuracy ± 95 % malicious sent up sent down gradients"

@@ -89,6 +89,14 @@ def test_a_table_with_runs_that_collapsed_and_others_is_written(tmp_path):
     assert table["collapsed"].isna().tolist() == [True, False]
 
 
+def test_a_table_has_the_figures_of_clients_held_out(tmp_path):
+    found = swept("fedavg", grid={"lr": [0.1]}, seeds=1, held_out=1, directory=tmp_path)
+    (summary,) = found.merged()
+    table = pandas.read_csv(tmp_path / "table.csv")
+    assert table["held_out_accuracy"].tolist() == [summary["held_out"]["accuracy"]["mean"]]
+    assert "held out" in str(found.table(160))
+
+
 def test_data_and_model_of_plans_can_be_varied():
     found = sweep_plans(plans("fedavg"), ["data.clients=3,5", "lr=0.1"], jobs=1)
     assert [(r["data.clients"], r["lr"]) for r in found.rows()] == [

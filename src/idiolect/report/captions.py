@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core.text import shown
@@ -45,9 +45,9 @@ def main_figure(rows: Rows) -> str:
 
 
 def has_accuracy(rows: Rows) -> bool:
-    """Whether accuracy has a meaning here: some row has one, or none has a loss either."""
+    """Whether accuracy has a meaning here: some row has one, or none has been measured."""
     has_value = [known(r["accuracy"]["mean"]) for r in rows]
-    return any(has_value) or not any(known(r["loss"]["mean"]) for r in rows)
+    return any(has_value) or not any(known(r["loss"]["mean"]) or collapsed(r) for r in rows)
 
 
 def metrics_of(rows: Rows) -> list[str]:
@@ -58,28 +58,46 @@ def metrics_of(rows: Rows) -> list[str]:
 def heard_note(rows: Rows) -> str:
     """How many clients are heard per round, of how many; "" where nothing is known of it.
 
-    >>> sends = {"method": "fedavg", "bytes": {"up": 1}}
-    >>> heard_note([sends | {"heard": {"clients": 10, "of": 100}}])
-    '10 of 100 clients heard per round'
+    A client is heard if its message counted.
+
+    >>> sends = {"method": "fedavg", "messages": {"asked": 20, "counted": 15}}
+    >>> heard_note([sends | {"heard": {"clients": 7.5, "of": 100}}])
+    '7.5 of 100 clients heard per round'
     """
-    sending = [r for r in rows if r.get("heard") and r["bytes"]["up"]]
+    sending = [r for r in rows if r.get("heard") and _sends(r)]
     if not sending:
         counts = [r["heard"] for r in rows if r.get("heard")]
         return f"none of {counts[0]['of']:,} clients heard: nothing is sent" if counts else ""
-    names: dict[tuple[int, int], list[str]] = {}
+    names: dict[tuple[float, int], list[str]] = {}
     for r in sending:
         key = (r["heard"]["clients"], r["heard"]["of"])
         names.setdefault(key, []).append(label_of(r))
     if len(names) == 1:
         ((clients, of),) = names
-        return f"{clients:,} of {of:,} clients heard per round"
-    parts = [f"{clients:,} of {of:,} by {', '.join(by)}" for (clients, of), by in names.items()]
+        return f"{round(clients, 2):,} of {of:,} clients heard per round"
+    parts = [
+        f"{round(clients, 2):,} of {of:,} by {', '.join(by)}" for (clients, of), by in names.items()
+    ]
     return f"clients heard per round: {'; '.join(parts)}"
+
+
+def _sends(row: Row) -> bool:
+    """Whether messages were asked for; by the bytes in a row that does not say so."""
+    return bool(row["messages"]["asked"] if "messages" in row else row["bytes"]["up"])
 
 
 def collapsed(row: Row) -> bool:
     """The models of some seed have collapsed: the figures of the row would mean nothing."""
     return any(row.get("collapsed") or [])
+
+
+DIVERGED = "diverged"  # why a seed stopped: the server had to reject every message
+TO_TRY = "try smaller step sizes (lr=...), clip=1, or inputs and targets scaled to about 1"
+
+
+def diverged(row: Mapping[str, Any]) -> bool:
+    """The messages of some seed could not be used; see `idiolect.run.divergence`."""
+    return DIVERGED in row.get("stopped", ())
 
 
 def projection_line(p: dict[str, Any]) -> str:
@@ -174,12 +192,62 @@ def _malicious(trained: Rows, _: Goals) -> Iterator[str]:
         )
 
 
+def _fates(trained: Rows, _: Goals) -> Iterator[str]:
+    """What became of messages that did not count, and of a model that none of them reached."""
+    for r in trained:
+        parts = []
+        if "messages" in r and r["messages"]["counted"] < r["messages"]["asked"]:
+            parts = ["{counted:,} of {asked:,} messages counted".format(**r["messages"])]
+        for fate in ("rejected", "missing"):
+            if reasons := r.get(f"{fate}_by_reason"):
+                listing = ", ".join(f"{n:,} {reason}" for reason, n in reasons.items() if n)
+                parts.append(f"{fate}: {listing}")
+        if parts and not r.get("messages", {"counted": 1})["counted"]:
+            parts.append(_never_updated(r))
+        if parts:
+            yield f"{label_of(r)}: {'; '.join(parts)}"
+
+
+def _never_updated(row: Row) -> str:
+    shared, figure = (
+        part.get("loss", {}).get("mean") for part in (row.get("global_model", {}), row)
+    )
+    if not collapsed(row) and known(shared) and math.isclose(shared, figure):
+        return "the figures are those of the untrained model"
+    return "the shared model is still the untrained one"
+
+
 def _collapses(trained: Rows, _: Goals) -> Iterator[str]:
-    for r in filter(collapsed, trained):
-        seeds = zip(r["seeds"], r["collapsed"], strict=True)
-        several = len(r["seeds"]) > 1
-        when = [f"round {at}" + (f" (seed {seed})" if several else "") for seed, at in seeds if at]
-        yield f"★ {label_of(r)}: collapsed in {', '.join(when)}"
+    """Which models are useless since when, of how many clients, and what helps."""
+    several = len(trained[0]["seeds"]) > 1
+    rows = list(filter(collapsed, trained))
+    for r in rows:
+        when: dict[str, list[str]] = {}
+        seeds = zip(r["seeds"], r["collapsed"], r.get("stopped") or r["seeds"], strict=True)
+        for seed, at, stop in seeds:
+            if at:
+                what = "diverged" if stop == DIVERGED else "collapsed"
+                text = f"round {at}" + (f" (seed {seed})" if several else "")
+                when.setdefault(what, []).append(text)
+        parts = [f"{what} in {', '.join(rounds)}" for what, rounds in when.items()]
+        if DIVERGED in when:
+            parts.append("the server had to reject every message of its last rounds")
+        losses = r.get("clients_not_finite", {"by_seed": [0]})
+        if most := max(losses["by_seed"]):
+            parts.append(f"the loss of {most:,} of {losses['of']:,} clients is not finite")
+        yield f"★ {label_of(r)}: {'; '.join(parts)}"
+    if any("malicious" not in r for r in rows):
+        yield f"★ {TO_TRY}"
+
+
+def _held_out(trained: Rows, _: Goals) -> Iterator[str]:
+    for r in [r for r in trained if "held_out" in r][:1]:
+        rounds = r["settings"]["run"]["held_out_rounds"]
+        yield (
+            f"held out: {main_figure(trained)} of the {r['held_out']['clients']:,} clients that "
+            f"take no part in training, after {rounds} rounds of personalisation; the other "
+            "figures are without them"
+        )
 
 
 def _best_round(trained: Rows, _: Goals) -> Iterator[str]:
@@ -264,10 +332,12 @@ def _inner_problems(trained: Rows, _: Goals) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     _measured,
     _heard,
+    _fates,
     _timing,
     _metrics,
     _goals,
     _malicious,
+    _held_out,
     _collapses,
     _best_round,
     _reductions,

@@ -17,9 +17,11 @@ from ..host.metrics import Metric, in_use
 from ..host.scores import majority, summarise
 from ..task.losses import Loss
 from .captions import (
+    DIVERGED,
     Row,
     caption,
     collapsed,
+    diverged,
     has_accuracy,
     known,
     label_of,
@@ -84,6 +86,23 @@ def _figure(what: str, which: str) -> Callable[[Row], str]:
     return lambda r: "★" if collapsed(r) else number(_figures(r, what).get(which))
 
 
+def _main(what: str) -> Callable[[Row], str]:
+    """The figure that the rows are about; a word where a run has stopped without one."""
+    return lambda r: f"★ {DIVERGED}" if diverged(r) else _figure(what, "mean")(r)
+
+
+def _held_out(what: str) -> Callable[[Row], str]:
+    """That figure of the clients that took no part in training."""
+
+    def cell(r: Row) -> str:
+        figures = r.get("held_out", {})
+        if collapsed(r) or (figures and not known(figures["loss"]["mean"])):
+            return "★"
+        return number(figures.get(what, {}).get("mean"))
+
+    return cell
+
+
 def _figures(r: Row, what: str) -> dict[str, Any]:
     return r[what] if what in ("accuracy", "loss") else r.get("metrics", {}).get(what, {})
 
@@ -106,12 +125,14 @@ def _before_goals(rows: Sequence[Row]) -> list[Column]:
     """The figure that the rows are about, with interval and fairness; then the other figures."""
     main = main_figure(rows)
     columns = [
-        Column(main, 0, _figure(main, "mean")),
+        Column(main, 0, _main(main)),
         Column("± 95 %", 3, _figure(main, "ci95")),
         *(Column(m, 1.5, _figure(m, "mean")) for m in metrics_of(rows) if m != main),
         Column("variance", 6, _figure(main, "variance")),
         Column("worst 10 %", 7 if main == "accuracy" else 5.5, _figure(main, "worst10")),
     ]
+    if any("held_out" in r for r in rows):
+        columns.append(Column("held out", 1, _held_out(main)))
     if main not in ("accuracy", "loss") and has_accuracy(rows):
         columns.append(Column("accuracy", 2.5, _figure("accuracy", "mean")))
     if main != "loss":

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..host.lazy_federation import whole
 from ..host.metrics import described, direction, in_use
 from ..host.scores import COLLAPSE_LOSS, ENDS, Scores, summarise
 from ..methods import label_of, name_of
+from ..report.captions import DIVERGED, TO_TRY
 from ..report.format import Figure
 from ..report.progress import RoundReport
 from . import checkpoint
@@ -35,6 +36,7 @@ from .directory import (
     on_disk,
     read_starts,
 )
+from .divergence import LostRounds
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .prepare import RunParts
@@ -227,6 +229,7 @@ class CheckpointFacts:
     engine: dict[str, Any] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
     stopped: str = ""  # where a callback stopped it, which the figures do not show
+    lost: LostRounds = LostRounds()
 
     @classmethod
     def read(cls, facts: dict[str, Any], rounds: int, columns: Sequence[str]) -> CheckpointFacts:
@@ -236,6 +239,8 @@ class CheckpointFacts:
             raise ValueError(f"stopped must be {BY_CALLBACK!r}")
         if not 0 <= saved.seconds < math.inf:
             raise ValueError("seconds must be a number >= 0")
+        if not 0 <= saved.lost.rounds <= rounds or min(saved.lost.messages, saved.lost.first) < 0:
+            raise ValueError("lost must be of rounds that were run")
         last = 0
         for figures in saved.history:
             expect_fields(figures, dict.fromkeys(columns, float), place="history")
@@ -255,6 +260,7 @@ class SeedRun:
     journal: Journal
     folder: RunDirectory | None
     on_disk: bool = False  # whether the last checkpoint was written
+    lost: LostRounds = LostRounds()  # rounds in a row without a usable message
 
     @property
     def settings(self) -> Settings:
@@ -275,6 +281,7 @@ class SeedRun:
                     f"stopped after round {session.rounds} of {s.rounds} (seed {record.seed})"
                 )
             session.advance()
+            self.lost = self.lost.after(server.ledger.last, session.rounds)
             self.journal.grow(len(server.roster))
             evaluated = bool(s.eval_every) and (
                 session.rounds % s.eval_every == 0 or session.rounds == s.rounds
@@ -298,6 +305,12 @@ class SeedRun:
             if self.runner.progress:
                 self.runner.progress(record.seed, session.rounds, self._figure())
         record.stopped = stop
+        if stop == DIVERGED:
+            label, lost = label_of(self.runner.parts.method), self.lost
+            warn(
+                f"{label}, seed {record.seed}: diverged; from round {lost.first} on the server had "
+                f"to reject every message, {lost.messages:,} up to round {session.rounds}; {TO_TRY}"
+            )
         self._checkpoint()
         if interrupted() and not last:
             raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
@@ -306,7 +319,10 @@ class SeedRun:
         """Why the run ends here; "" while it continues."""
         s = self.settings
         history = self.record.history
-        if self.session.rounds >= s.rounds:
+        done = self.session.rounds >= s.rounds
+        if self._diverged(done):
+            return DIVERGED
+        if done:
             return "rounds"
         if self.record.stopped == BY_CALLBACK:
             return BY_CALLBACK
@@ -321,6 +337,14 @@ class SeedRun:
         if s.patience and history and len(history) - 1 - best_row(history, s) >= s.patience:
             return "patience"
         return ""
+
+    def _diverged(self, done: bool) -> bool:
+        """Whether messages are beyond hope; `done`: there are no more rounds. See `divergence`."""
+        server = self.session.server
+        if done and self.lost.rounds and not server.ledger.admitted:
+            return True
+        clients = int(server.roster.eligible.sum())
+        return self.settings.attack is None and self.lost.enough(clients)
 
     def _figure(self) -> Figure:
         """The chosen figure of the last evaluated round; NaN before the first."""
@@ -350,10 +374,10 @@ class SeedRun:
         self.journal.evaluated(figures, accuracy.numpy())
         self._note_collapse(figures)
 
-    def _note_collapse(self, figures: dict[str, float]) -> None:
+    def _note_collapse(self, figures: dict[str, float], tested: bool = False) -> None:
         """Record the round in which the models became useless."""
         loss = figures["loss"]
-        untested = math.isnan(loss) and not self.session.tested
+        untested = math.isnan(loss) and not (tested or self.session.tested)
         if untested or loss <= COLLAPSE_LOSS:
             self.record.collapsed = 0
         elif not self.record.collapsed:
@@ -367,6 +391,10 @@ class SeedRun:
         parts = {"honest": engine.evaluate(people.evaluated, SPLITS)}
         record.final = {split: summarise(scores) for split, scores in parts["honest"].items()}
         self._note_collapse(record.final["test"])
+        if not session.tested and parts["honest"]["train"].samples.any():
+            self._note_collapse(record.final["train"], tested=True)
+        if record.stopped == DIVERGED:
+            record.collapsed = record.collapsed or self.lost.first
         ledger = session.server.ledger
         training = ledger.counts["gradients"][people.evaluated]
         gradients = training + parts["honest"]["test"].gradients
@@ -384,6 +412,7 @@ class SeedRun:
         record.rounds = session.rounds
         record.sent = {n: ledger.total(n) for n in SENT}
         record.counted = {n: ledger.total(n) for n in ledger.more}
+        record.messages = {"asked": ledger.selected, "counted": ledger.admitted}
         record.rejected = ledger.refused
         record.missing = dict(ledger.missing)
         scores = {split: Scores.merge([part[split] for part in parts.values()]) for split in SPLITS}
@@ -408,7 +437,7 @@ class SeedRun:
         self.on_disk = False
         if self.folder is None:
             return None
-        facts = self.record.progress()
+        facts = {**self.record.progress(), "lost": asdict(self.lost)}
         if self.record.stopped == BY_CALLBACK:
             facts["stopped"] = BY_CALLBACK
         with on_disk(f"the checkpoint of round {self.session.rounds}"):
@@ -484,6 +513,7 @@ class SeedRun:
             record.stopped = facts.stopped
         for figures in record.history:
             self._note_collapse(figures)
+        self.lost = facts.lost
         record.seconds = facts.seconds
         record.times = facts.times[: len(record.history)]
 

@@ -32,7 +32,7 @@ class SeedRecord:
 
     seed: int
     rounds: int = 0  # rounds done
-    stopped: str = ""  # why: rounds, bytes, target, patience, callback; "" while not finished
+    stopped: str = ""  # why: rounds, bytes, target, patience, callback, diverged; "" before the end
     collapsed: int = 0  # the first round whose models are not finite or absurd; 0 = sound
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # an evaluated round each
@@ -51,6 +51,7 @@ class SeedRecord:
     gradients_per_client: float = 0.0  # training, and personalisation before use
     rejected: dict[str, int] = field(default_factory=dict)  # reason -> messages
     missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
+    messages: dict[str, int] = field(default_factory=dict)  # asked for, and counted; {}: unknown
     counted: dict[str, int] = field(default_factory=dict)  # of all clients: see Traits.counters
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
@@ -70,6 +71,15 @@ class SeedRecord:
     def count(self, part: str) -> int:
         """How many clients are "malicious" or "held_out"."""
         return sum(bool(row[part]) for row in self.clients)
+
+    def losses(self) -> list[float]:
+        """The losses of the clients that the figures are about, on test data or else on training
+        data: those that have such samples."""
+        honest = [row for row in self.clients if not (row["malicious"] or row["held_out"])]
+        for split in ("test", "train"):
+            if tested := [r[f"{split}_loss"] for r in honest if r[f"{split}_samples"]]:
+                return tested
+        return []
 
 
 def client_rows(
@@ -197,7 +207,8 @@ class Record:
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             seed_rows = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for at, seed in enumerate(seed_rows):
-                expect_fields(seed, hints, {"best", "times", "counted"}, place=f"seeds[{at}]")
+                optional = {"best", "times", "counted", "messages"}
+                expect_fields(seed, hints, optional, place=f"seeds[{at}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in seed_rows]})
             record.check()
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:

@@ -319,11 +319,13 @@ class Result:
         figures = self.over_seeds("accuracy")
         what = "loss" if math.isnan(sum(figures)) else "accuracy"
         figures = self.over_seeds(what)
-        mean = sum(figures) / len(figures)
+        reached = f"{what} {number(sum(figures) / len(figures))}"
+        if any(s.collapsed for s in self.seeds):
+            reached = "collapsed"
         name = shown(self.record.data["name"], 40)
         label = shown(self.label, 80)
         many = "s" if len(figures) > 1 else ""
-        return f"Result({label!r}, {name!r}, {what} {number(mean)}, {len(figures)} seed{many})"
+        return f"Result({label!r}, {name!r}, {reached}, {len(figures)} seed{many})"
 
     def __str__(self) -> str:
         notes = self.record.notes

@@ -43,9 +43,12 @@ class SeedSummary:
     missing: dict[str, int]  # reason -> clients without a message
     stopped: str  # why
     collapsed: int | None  # the round in which the models became useless
+    not_finite: int  # clients whose models give a loss that is not finite
+    tested: int  # of so many
     best_accuracy: float  # of the best evaluated round on test data
     best_late: Figures  # that round from round 20 on
     best_by_validation: Figures  # the evaluated round that is best on validation data
+    messages: dict[str, int] = field(default_factory=dict)  # asked for, and counted; {}: unknown
     counted: dict[str, float] = field(default_factory=dict)  # see Traits.counters
     time: float | None = None  # simulated or real time of the last evaluated round
     staleness: tuple[float, ...] = ()  # mean staleness of each evaluated round
@@ -58,6 +61,7 @@ class SeedSummary:
     def of(cls, s: SeedRecord) -> SeedSummary:
         """The figures of a finished seed."""
         last = s.history[-1] if s.history else {}
+        losses = s.losses()
         return cls(
             seed=s.seed,
             rounds=s.rounds,
@@ -70,9 +74,12 @@ class SeedSummary:
             missing=s.missing,
             stopped=s.stopped,
             collapsed=s.collapsed or None,
+            not_finite=sum(not math.isfinite(loss) for loss in losses),
+            tested=len(losses),
             best_accuracy=max((row["accuracy"] for row in s.history), default=math.nan),
             best_late=best_after(s.history),
             best_by_validation=s.best,
+            messages=dict(s.messages),
             counted=dict(s.counted),
             time=last.get("time"),
             staleness=tuple(row["staleness"] for row in s.history) if "time" in last else (),
@@ -96,7 +103,7 @@ class Summary:
     settings: dict[str, Any]
     metrics: dict[str, dict[str, Any]]  # name -> what is known of it, see host.metrics.described
     metric: str  # the metric that the user chose; "" where none was
-    heard: dict[str, int]  # clients heard per round, and of how many
+    heard: dict[str, float]  # clients heard per round, and of how many
     notes: dict[str, Any]  # see Method.report
     seeds: tuple[SeedSummary, ...]
 
@@ -157,7 +164,7 @@ class Summary:
         if self.metric:
             out["metric"] = self.metric
         if self.heard:
-            out["heard"] = self.heard
+            out["heard"] = self._heard()
         out |= self.notes
         out["bytes"] = {way: _mean(s.bytes[way] for s in seeds) for way in WAYS}
         out["values"] = {way: _mean(s.values[way] for s in seeds) for way in WAYS}
@@ -172,8 +179,14 @@ class Summary:
             reasons = sum((Counter(getattr(s, fate)) for s in seeds), Counter())
             out[fate] = reasons.total()
             out[f"{fate}_by_reason"] = dict(reasons)
+        if all(s.messages for s in seeds):
+            out["messages"] = {n: sum(s.messages[n] for s in seeds) for n in ("asked", "counted")}
         out["stopped"] = [s.stopped for s in seeds]
         out["collapsed"] = [s.collapsed for s in seeds]
+        out["clients_not_finite"] = {
+            "by_seed": [s.not_finite for s in seeds],
+            "of": seeds[0].tested,
+        }
         out["best_round"] = {"accuracy": _mean(s.best_accuracy for s in seeds), "note": BEST_NOTE}
         out["best_after_20"] = best_late([s.best_late for s in seeds])
         best = [s.best_by_validation for s in seeds]
@@ -190,6 +203,14 @@ class Summary:
                 count = {"clients": seeds[0].clients[group]} if group in seeds[0].clients else {}
                 out[group] = count | {name: measure(figures, name) for name in names}
         return plain(out)
+
+    def _heard(self) -> dict[str, float]:
+        """Clients whose messages counted in the mean round; as planned where nothing is known."""
+        rounds = sum(s.rounds for s in self.seeds)
+        if not rounds or not all(s.messages for s in self.seeds):
+            return dict(self.heard)
+        counted = sum(s.messages["counted"] for s in self.seeds)
+        return self.heard | {"clients": _mean([counted / rounds])}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Summary:
@@ -217,6 +238,8 @@ class Summary:
             missing=saved["missing_by_reason"],
             stopped=saved["stopped"][0],
             collapsed=saved["collapsed"][0],
+            not_finite=saved.get("clients_not_finite", {"by_seed": [0]})["by_seed"][0],
+            tested=saved.get("clients_not_finite", {}).get("of", 0),
             best_accuracy=_number(saved["best_round"]["accuracy"]),
             best_late={}
             if late["rounds"][0] is None
@@ -234,6 +257,7 @@ class Summary:
             }
             if valid
             else {},
+            messages=saved.get("messages", {}),
             counted=saved.get("counted", {}),
             time=saved.get("time"),
             staleness=(_number(saved["staleness"]),) if "staleness" in saved else (),
@@ -257,7 +281,8 @@ _KEYS = (
     *("method", "label", "settings", "rounds", "seeds", "accuracy", "loss", "train", "valid"),
     *("metrics", "metric", "heard", "bytes", "values", "gradients_per_client", "counted", "time"),
     *("staleness", "seconds", "rejected", "rejected_by_reason", "missing", "missing_by_reason"),
-    *("stopped", "collapsed", "best_round", "best_after_20", "best_by_validation"),
+    *("messages", "stopped", "collapsed", "clients_not_finite"),
+    *("best_round", "best_after_20", "best_by_validation"),
 )
 
 

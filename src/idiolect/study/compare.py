@@ -22,6 +22,7 @@ from ..host.metrics import direction
 from ..host.scores import interval
 from ..method import Method
 from ..methods import label_of
+from ..report.captions import DIVERGED
 from ..report.plots import write_curves
 from ..report.tables import baseline_row, read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
@@ -284,7 +285,13 @@ class Comparison:
     def _points(self, label: str, result: Result) -> Curve:
         """The evaluated rounds with the figure that the goals are about."""
         metric = self.goals.metric
-        return [point(label, row) | {metric: row[metric]} for row in result.rounds_table()]
+        lost = {s.seed: s.collapsed for s in result.seeds if s.stopped == DIVERGED}
+        points = []
+        for row in result.rounds_table():
+            useless = row["round"] >= lost.get(row["seed"], math.inf)  # its figures are not results
+            loss = {"loss": math.inf} if useless else {}
+            points.append(point(label, row) | {metric: row[metric]} | loss)
+        return points
 
     def summary(self) -> list[dict[str, Any]]:
         """What `--json` prints: the majority class, then the methods."""
@@ -410,7 +417,7 @@ def _tested(seed: SeedRecord, figure: str) -> dict[str, float]:
         for row in seed.clients
         if not row["malicious"] and not row["held_out"]
     }
-    return {client: v for client, v in values.items() if v is not None and not math.isnan(v)}
+    return {client: v for client, v in values.items() if v is not None and math.isfinite(v)}
 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:

@@ -21,6 +21,7 @@ from ..core.knobs import SettingError, build
 from ..core.text import warnings_once
 from ..data.federation import Federation
 from ..data.shared import SharedData, shared
+from ..report.captions import diverged
 from ..report.tables import results_table
 from ..run.callbacks import Callback, Moment
 from ..run.directory import RunDirectory, on_disk
@@ -323,7 +324,9 @@ class Sweep:
 
         def mean(plan: Plan) -> float:
             figures = [s[split][measure]["mean"] for s in groups[plan]]
-            return sign * sum(figures) / len(figures) if None not in figures else -math.inf
+            if None in figures or any(map(diverged, groups[plan])):
+                return -math.inf
+            return sign * sum(figures) / len(figures)
 
         return max(groups, key=mean)
 
@@ -356,6 +359,8 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
     row |= {f"valid_{name}": summary["valid"][name]["mean"] for name in tested}
     if "global_model" in summary:
         row["global_accuracy"] = summary["global_model"]["accuracy"]["mean"]
+    if "held_out" in summary:
+        row |= {f"held_out_{name}": summary["held_out"][name]["mean"] for name in tested}
     row |= {f"bytes_{way}": total for way, total in summary["bytes"].items()}
     row |= {name: summary[name] for name in ("gradients_per_client", "rejected", "missing")}
     row |= {"stopped": summary["stopped"][0], "collapsed": summary["collapsed"][0]}

@@ -15,6 +15,7 @@ import numpy as np
 from ..core.knobs import SettingError, build, nearest, with_role
 from ..data.federation import Federation
 from ..host.metrics import direction
+from ..report.captions import diverged
 from ..run.plan import Plan
 from ..run.settings import FINAL_RUN, Settings
 from .many import Stock, Sweep, Watch, run_many
@@ -40,8 +41,8 @@ class Criterion:
         return f"{how[self.kind]} validation {self.measure}"
 
     def figure(self, summary: Mapping[str, Any]) -> float | None:
-        """The figure of a run; None where it is not finite."""
-        return summary["valid"][self.measure][CRITERIA[self.kind]]
+        """The figure of a run; None where it is not finite, or that of an untrained model."""
+        return None if diverged(summary) else summary["valid"][self.measure][CRITERIA[self.kind]]
 
     def better(self, figure: float | None) -> float:
         """A number that is larger for a better figure; least for none at all."""

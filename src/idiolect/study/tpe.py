@@ -19,6 +19,7 @@ from typing import Any
 
 from ..core.knobs import SettingError, build
 from ..host.metrics import direction
+from ..report.captions import diverged
 from ..report.format import number
 from ..run.callbacks import Moment
 from ..run.plan import Plan
@@ -138,7 +139,8 @@ class Proposal:
 
     @property
     def curve(self) -> Curve:
-        return {int(step): value for step, value in self.first.get("curve", ())}
+        curve = () if diverged(self.first) else self.first.get("curve", ())
+        return {int(step): value for step, value in curve}
 
     def tell(self, study: Any, criterion: Criterion) -> str:
         """Tell Optuna the outcome; returns it in a few words."""

@@ -20,6 +20,7 @@ from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, label_of, name_of
 from ..models import MODELS, options_of
+from ..report.captions import DIVERGED, diverged
 from ..report.format import number
 from ..run.directory import on_disk
 from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
@@ -575,7 +576,9 @@ def _varied(one: Standing) -> str:
 
 
 def _figure(one: Standing) -> str:
-    return "not finite" if one.figure is None else number(one.figure)
+    if one.figure is None:
+        return DIVERGED if any(map(diverged, one.summaries)) else "not finite"
+    return number(one.figure)
 
 
 def _behind(one: Standing, place: int) -> str:

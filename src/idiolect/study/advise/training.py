@@ -27,6 +27,7 @@ from ...core.types import first, map_tree
 from ...data.federation import Federation
 from ...method import Method
 from ...methods import label_of
+from ...report.captions import diverged
 from ...run.plan import Plan
 from ...run.result import Result
 from ...run.run import run
@@ -283,9 +284,12 @@ class Trainer:
         scores[:, held_out] = np.stack([hits.numpy(), loss.numpy()])
         candidate.outcomes[power, seed] = scores
         summary = result.summary()
-        candidate.gradients = summary["gradients_per_client"]
-        candidate.bytes_up = summary["bytes"]["up"] / candidate.rounds
-        candidate.bytes_down = summary["bytes"]["down"] / candidate.rounds
+        if diverged(summary):  # it stopped early: neither its figures nor its costs are of use
+            scores[:, held_out] = np.array([[0.0], [math.inf]])
+        if not (diverged(summary) and candidate.gradients):
+            candidate.gradients = summary["gradients_per_client"]
+            candidate.bytes_up = summary["bytes"]["up"] / summary["rounds"]
+            candidate.bytes_down = summary["bytes"]["down"] / summary["rounds"]
         self.spent(candidate.name)
 
     def _run(self, candidate: Candidate, method: Method, seed: int, rounds: int) -> Result:
