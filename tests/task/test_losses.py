@@ -236,7 +236,6 @@ def sum_of_errors(outputs, targets, reduction="sum"):
         functools.partial(F.mse_loss, reduction="sum"),
         functools.partial(F.l1_loss, reduction="average"),
     ],
-    ids=str,
 )
 def test_a_sum_over_samples_is_refused_by_name(loss):
     with pytest.raises(SettingError, match=r"loss: the reduction of \w+ must be 'mean'.* got '"):
@@ -255,7 +254,6 @@ def test_a_sum_over_samples_is_refused_by_name(loss):
         F.gaussian_nll_loss,
         lambda outputs: outputs.sum(1),
     ],
-    ids=str,
 )
 def test_a_loss_of_other_arguments_is_refused_with_them(loss):
     with pytest.raises(SettingError, match=r"takes \(.*and a loss takes \(outputs, targets\)"):
