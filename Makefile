@@ -39,6 +39,7 @@ test-all: $(VENV)/.dev
 # docs/reliability.md: new random schedules, every kill point, 100,000 bad messages per channel
 faults: $(VENV)/.dev
 	IDIOLECT_FAULTS_SCHEDULES=400 IDIOLECT_FAULTS_KILLS=0 IDIOLECT_FAULTS_MESSAGES=100000 \
+	IDIOLECT_FAULTS_FLIPS=60 \
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" tests/faults
 
 # 10,000 clients, 1,000 rounds: memory and descriptors do not grow

@@ -1,5 +1,6 @@
 """What many tests share: small federations by kind, a run with the usual settings, its outcome."""
 
+import json
 from itertools import product
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 import idiolect as il
+from idiolect.core.documents import sealed, unsealed
 from idiolect.testing import gradients_of, private_of, state_of
 
 __all__ = [
@@ -18,12 +20,20 @@ __all__ = [
     "numbered",
     "private_of",
     "regression",
+    "rewrite",
     "run",
     "state_of",
 ]
 
 FEATURES = 6
 CLASSES = 3
+
+
+# -- stored documents ------------------------------------------------------------------------------
+def rewrite(path, change) -> None:
+    """A stored document as somebody would forge it: changed by a function, its checksum right."""
+    content = unsealed(json.loads(path.read_text()))
+    path.write_text(json.dumps(sealed(change(content) or content)))
 
 
 # -- products of options ---------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import torch
 from deploy.site.common import Direct, form, server_for, synthetic, table, with_table
 from deploy.sites import Process, Told, agreement, plan_of
 from engine.loopback import remote_rounds
+from helpers import rewrite
 from idiolect.cli.main import main
 from idiolect.deploy.models import load_exported
 from idiolect.deploy.site.rules import Rules
@@ -163,12 +164,10 @@ def test_there_is_no_model_before_the_first_message(tmp_path, capsys):
 def test_an_exported_folder_may_come_from_anyone(trained, tmp_path, capsys):
     at, _ = trained
     said(capsys, "export", "--state", at.path, "--to", tmp_path / "out")
-    about = json.loads((tmp_path / "out" / "model.json").read_text())
-    about["plan"]["model"] = "os:system"
-    (tmp_path / "out" / "model.json").write_text(json.dumps(about))
+    rewrite(tmp_path / "out" / "model.json", lambda about: about["plan"].update(model="os:system"))
     with pytest.raises(ValueError, match="code outside idiolect"):
         load_exported(tmp_path / "out").module("er")
-    (tmp_path / "out" / "clients.json").write_text('{"../../etc/passwd": "er"}')
+    rewrite(tmp_path / "out" / "clients.json", lambda _: {"../../etc/passwd": "er"})
     with pytest.raises(ValueError, match=r"clients\.json"):
         load_exported(tmp_path / "out")
 

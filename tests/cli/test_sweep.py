@@ -10,6 +10,8 @@ from itertools import product
 import pytest
 
 from idiolect.cli.main import main
+from idiolect.core.documents import sealed
+from idiolect.core.files import write_document
 from idiolect.study.many import Trial
 
 SMALL = ["--data", "synthetic", "--clients", "4", "--samples", "40", "--rounds", "2", "--jobs", "1"]
@@ -57,7 +59,8 @@ def test_show_says_what_a_sweep_does_not_have(tmp_path, capsys):
     assert main(["show", str(tmp_path / "a"), "--picture", str(tmp_path / "a.png")]) == 2
     assert "is a sweep, which stores neither curves" in capsys.readouterr().err
     runs = tmp_path / "a/runs.jsonl"
-    runs.write_text('{"key": "a-0", "job": "fedavg seed=0", "result": {"seeds": [0]}}\n')
+    foreign = {"key": "a-0", "job": "fedavg seed=0", "result": {"seeds": [0]}}
+    runs.write_text(json.dumps(sealed(foreign)) + "\n")
     assert main(["show", str(tmp_path / "a")]) == 2
     assert "a run in it has no 'accuracy'" in capsys.readouterr().err
     runs.write_text('["key", "job", "result"]\n{"key": 3, "job": 3, "result": 3}\n')
@@ -109,10 +112,10 @@ def test_a_run_that_fails_is_named_and_tried_again(tmp_path, capsys, monkeypatch
 
 
 def test_a_sweep_of_python_is_gone_on_with_there(tmp_path, capsys):
-    (tmp_path / "sweep.json").write_text('{"format": 1, "grid": {}}')
+    write_document(tmp_path / "sweep.json", {"format": 1, "grid": {}})
     assert main(["resume", str(tmp_path)]) == 2
     assert "started in Python" in capsys.readouterr().err
-    (tmp_path / "sweep.json").write_text('{"format": 1, "plans": 3}')
+    write_document(tmp_path / "sweep.json", {"format": 1, "plans": 3})
     assert main(["resume", str(tmp_path)]) == 2
     assert "no plan is described" in capsys.readouterr().err
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from idiolect.cli import output
 from idiolect.cli.commands import study
 from idiolect.cli.main import main
+from idiolect.core.files import write_document
 from idiolect.study.many import Trial
 
 DATA = ["--data", "synthetic", "--clients", "4", "--samples", "40"]
@@ -146,10 +147,10 @@ def test_what_makes_no_sense_is_said(tmp_path, capsys, words, message, monkeypat
 
 
 def test_a_directory_of_something_else(tmp_path, capsys):
-    (tmp_path / "tune.json").write_text('{"format": 1}')
+    write_document(tmp_path / "tune.json", {"format": 1})
     assert main(["resume", str(tmp_path)]) == 2
     assert "started in Python" in capsys.readouterr().err
-    (tmp_path / "tune.json").write_text('{"format": 1, "plans": []}')
+    write_document(tmp_path / "tune.json", {"format": 1, "plans": []})
     assert main(["resume", str(tmp_path)]) == 2
     assert "no plan is described" in capsys.readouterr().err
     assert main(["sweep", "fedavg", "--grid", "lr=1", *SMALL, "--directory", f"{tmp_path}/s"]) == 0

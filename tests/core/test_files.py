@@ -142,7 +142,7 @@ class Fields:
 )
 def test_fields_are_those_expected(value, says, tmp_path):
     file = tmp_path / "x.json"
-    files.write_json(file, value)
+    files.write_document(file, value)
     with pytest.raises(SettingError, match=says):
         files.read_document(file, Fields)
     assert files.read_document(file, dict[str, Any]) == value

@@ -194,7 +194,7 @@ def test_a_site_that_comes_later_takes_part_from_then_on(tmp_path):
     assert result.seeds[0].by_client[0, 4:].tolist() == pytest.approx(
         [float("nan")] * 2, nan_ok=True
     )
-    saved = json.loads((tmp_path / "run" / "sites.json").read_text())
+    saved = json.loads((tmp_path / "run" / "sites.json").read_text())["sites"]
     assert [(s["site"], s["joined"], s["wire_ids"]) for s in saved] == [
         ("east", 0, [0, 1]),
         ("north", 0, [2, 3]),

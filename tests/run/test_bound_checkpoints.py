@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import idiolect as il
-from helpers import classification
+from helpers import classification, rewrite
 from idiolect import Interrupted, SettingError
 from idiolect.run import checkpoint
 from idiolect.run.checkpoint import Bound, CheckpointError
@@ -236,9 +236,7 @@ def test_a_leftover_of_a_longer_run_is_refused(tmp_path):
 def test_settings_that_were_edited_are_refused(tmp_path):
     stopped(tmp_path / "run")
     file = tmp_path / "run" / "settings.json"
-    saved = json.loads(file.read_text())
-    saved["run"]["batch"] = 9
-    file.write_text(json.dumps(saved))
+    rewrite(file, lambda saved: saved["run"].update(batch=9))
     with pytest.raises(CheckpointError, match=r"settings.json is not the one it was made under"):
         run(tmp_path / "run", resume=True, batch=9)
 

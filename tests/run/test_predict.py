@@ -1,6 +1,5 @@
 """Save, load, predict; and models for clients that come after training."""
 
-import json
 import shutil
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 
 import idiolect as il
-from helpers import classification, regression
+from helpers import classification, regression, rewrite
 
 
 class Net(nn.Module):
@@ -169,9 +168,7 @@ def test_labels_in_a_record_are_checked_when_they_are_read(tmp_path, result):
     result.save(tmp_path / "saved")
     file = tmp_path / "saved" / "record.json"
     for labels in (["cat", "dog"], "cat", [["cat"], "dog", "owl"]):
-        saved = json.loads(file.read_text())
-        saved["data"]["class_names"] = labels
-        file.write_text(json.dumps(saved))
+        rewrite(file, lambda saved, labels=labels: saved["data"].update(class_names=labels))
         with pytest.raises(il.SettingError, match="class_names"):
             il.load(tmp_path / "saved", task=Net)
 
@@ -366,9 +363,7 @@ def test_a_preparation_in_a_record_is_checked_when_it_is_read(table_run, tmp_pat
     _, _, _, folder, _ = table_run
     shutil.copytree(folder, tmp_path / "copy")
     file = tmp_path / "copy" / "record.json"
-    saved = json.loads(file.read_text())
-    saved["data"]["preparation"]["scale"] = "magic"
-    file.write_text(json.dumps(saved))
+    rewrite(file, lambda saved: saved["data"]["preparation"].update(scale="magic"))
     with pytest.raises(il.SettingError, match="preparation: it cannot be used"):
         il.load(tmp_path / "copy")
 

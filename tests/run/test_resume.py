@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 import idiolect as il
-from helpers import by_turns, classification, private_of, state_of
+from helpers import by_turns, classification, private_of, rewrite, state_of
 from idiolect import METHODS, Interrupted, SettingError
 from idiolect.core import files, tensors
 from idiolect.methods import make_method
@@ -309,7 +309,9 @@ def test_a_run_directory_says_what_ran_and_what_came_out(tmp_path):
         and settings["data"]["sha256"] == FEDERATION.fingerprint()
     )
     assert (
-        json.loads((tmp_path / "run" / "environment.json").read_text())[0]["packages"]["torch"]
+        json.loads((tmp_path / "run" / "environment.json").read_text())["starts"][0]["packages"][
+            "torch"
+        ]
         == torch.__version__
     )
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result.summary()
@@ -427,7 +429,7 @@ def test_settings_that_change_no_result_may_change(change, tmp_path):
 def test_a_run_of_another_format_is_refused_with_a_word(tmp_path):
     interrupted(il.FedProxSoft(), tmp_path / "run", (0, 3))
     path = tmp_path / "run" / "settings.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
+    rewrite(path, lambda saved: saved | {"format": 1})
     with pytest.raises(SettingError, match="has format 1, made by another version of idiolect"):
         run(il.FedProxSoft(), tmp_path / "run")
 

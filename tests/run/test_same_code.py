@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import idiolect as il
-from helpers import classification
+from helpers import classification, rewrite
 from idiolect import Interrupted, SettingError
 from idiolect.run import directory as starts
 from idiolect.run import identity
@@ -91,7 +91,7 @@ def test_the_record_has_the_environment_of_every_start(tmp_path):
     stopped(tmp_path / "run", threads=1, seeds=2)
     result = run(tmp_path / "run", resume=True, threads=2, seeds=2)
     record = il.load(tmp_path / "run").record
-    saved = json.loads((tmp_path / "run" / "environment.json").read_text())
+    saved = json.loads((tmp_path / "run" / "environment.json").read_text())["starts"]
     assert record.starts == result.record.starts == saved and len(saved) == 2
     assert [s["threads"] for s in saved] == [1, 2]
     assert [s["from"] for s in saved] == [{}, {"0": 2, "1": 0}]
@@ -108,10 +108,8 @@ def test_without_a_directory_the_record_has_its_one_start():
 def test_another_version_of_a_library_is_warned_of_by_both_names(name, tmp_path, capsys):
     stopped(tmp_path / "run")
     file = tmp_path / "run" / "environment.json"
-    saved = json.loads(file.read_text())
-    now = saved[0]["packages"][name]
-    saved[0]["packages"][name] = "1.2.3"
-    file.write_text(json.dumps(saved))
+    now = json.loads(file.read_text())["starts"][0]["packages"][name]
+    rewrite(file, lambda saved: saved["starts"][0]["packages"].update({name: "1.2.3"}))
     same(run(tmp_path / "run", resume=True), run(None))
     said = capsys.readouterr().err
     assert f"{name}: resumed with version {now} (was 1.2.3)" in said
@@ -120,9 +118,9 @@ def test_another_version_of_a_library_is_warned_of_by_both_names(name, tmp_path,
 def test_an_environment_that_cannot_be_is_refused(tmp_path):
     stopped(tmp_path / "run")
     file = tmp_path / "run" / "environment.json"
-    saved = json.loads(file.read_text())
+    saved = json.loads(file.read_text())["starts"]
     for bad in ([], {}, [{**saved[0], "threads": 0}], [{**saved[0], "threads": 10**9}], [[]]):
-        file.write_text(json.dumps(bad))
+        rewrite(file, lambda _, bad=bad: {"starts": bad})
         with pytest.raises(SettingError, match=r"cannot use .*environment.json"):
             run(tmp_path / "run", resume=True)
     assert starts.differences([], saved[0]) == []

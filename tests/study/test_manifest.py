@@ -7,9 +7,9 @@ import pytest
 from torch import nn
 
 import idiolect as il
-from helpers import classification
+from helpers import classification, rewrite
 from idiolect.cli.main import main
-from idiolect.core.documents import expect, expect_fields
+from idiolect.core.documents import expect, expect_fields, unsealed
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,7 @@ def copy(made, tmp_path):
 
 
 def edited(path, **changes):
-    saved = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({k: v for k, v in saved.items() if v is not ...}))
+    rewrite(path, lambda saved: {k: v for k, v in (saved | changes).items() if v is not ...})
 
 
 COMPARISON = {
@@ -162,7 +161,7 @@ RECORD = {
     "no seed": ({"seeds": []}, "it has no seed"),
     "a seed without figures": ({"seeds": [{"seed": 0}]}, r"in seeds\[0\] is missing"),
     "a model without parameters": ({"model": {}}, "'parameters' is missing"),
-    "another format": ({"format": 1}, "format must be 4"),
+    "another format": ({"format": 1}, "format must be 5"),
 }
 
 
@@ -200,7 +199,7 @@ def test_a_pipeline_from_python_says_what_it_is_and_resumes_there(tmp_path, caps
     stages = [(il.FedAvg(), 2), (il.FedProx(), 1)]
     given = {"directory": tmp_path / "p", "sample": 2}
     first = il.pipeline(stages, task(), federation(), **given)
-    saved = json.loads((tmp_path / "p" / "pipeline.json").read_text())
+    saved = unsealed(json.loads((tmp_path / "p" / "pipeline.json").read_text()))
     assert saved == {
         "stages": [{"method": "fedavg", "rounds": 2}, {"method": "fedprox", "rounds": 1}]
     }

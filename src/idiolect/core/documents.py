@@ -4,11 +4,15 @@ A kind of document is a dataclass; `decode` builds it from plain data. A field w
 must be there, and nothing else may be; a class variable `every_key = True` makes all fields
 required. `field(metadata={"key": "from"})` gives a field another name
 in JSON.
+
+What idiolect stores to read it again is sealed: its last field is a checksum of the others. That
+shows damage and edits; it is no signature, so everything else is checked as well.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import types
 from collections.abc import Collection, Mapping
@@ -152,6 +156,42 @@ def _check_keys(
     for key in required:
         if key not in value:
             raise ValueError(f"the key {key!r}{inside} is missing")
+
+
+# -- checksums -------------------------------------------------------------------------------------
+CHECKSUM = "sha256"  # the field
+
+
+def checksum(value: Any) -> str:
+    """SHA-256 of plain data as JSON, in the order of their keys."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with its checksum.
+
+    >>> document = sealed({"accuracy": 0.5})
+    >>> unsealed(document)
+    {'accuracy': 0.5}
+    >>> unsealed({**document, "accuracy": 0.9})
+    Traceback (most recent call last):
+        ...
+    ValueError: it does not match its SHA-256 (damaged or edited)
+    """
+    return {**document, CHECKSUM: checksum(document)}
+
+
+def unsealed(document: Any) -> dict[str, Any]:
+    """The document without its checksum; ValueError where that is missing or another."""
+    expect(document, dict[str, Any])
+    if CHECKSUM not in document:
+        raise ValueError(
+            "it has no SHA-256 of itself (written by an earlier version of idiolect, or edited)"
+        )
+    content = {key: value for key, value in document.items() if key != CHECKSUM}
+    if document[CHECKSUM] != checksum(content):
+        raise ValueError("it does not match its SHA-256 (damaged or edited)")
+    return content
 
 
 def plain(value: Any) -> Any:

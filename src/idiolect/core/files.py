@@ -8,6 +8,7 @@ only regular files, no symbolic links, no more bytes than a bound, no more in th
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from .documents import decode
+from .documents import decode, sealed, unsealed
 from .knobs import SettingError
 from .text import csv_cell
 
@@ -89,8 +90,16 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
     sync(path.parent)
 
 
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """An object as a JSON file with its checksum, which `read_document` reads again."""
+    write_json(path, sealed(document))
+
+
 def write_json(path: Path, value: Any) -> None:
-    """A value as a JSON file, atomically. NaN and infinity are refused: see `core.plain`."""
+    """A value as a JSON file, atomically. NaN and infinity are refused: see `core.plain`.
+
+    For other programs: what idiolect reads again has a checksum, see `write_document`.
+    """
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
@@ -174,6 +183,13 @@ def read_bytes(path: Path, limit: int = MOST_JSON) -> bytes:
     return content
 
 
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a regular file, in hexadecimal digits."""
+    check_regular(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def parse_json(content: bytes) -> Any:
     """JSON in UTF-8 as plain data. ValueError for all else: a key twice, nesting without end.
 
@@ -193,30 +209,25 @@ def parse_json(content: bytes) -> Any:
     return value
 
 
-def read_json(path: Path, limit: int = MOST_JSON) -> Any:
-    """The content of a JSON file, or a SettingError that names it."""
-    try:
-        return parse_json(read_bytes(path, limit))
-    except (OSError, ValueError) as error:
-        raise SettingError(f"directory: cannot read {path}: {_reason(error)}") from None
-
-
 def read_document(path: Path, kind: type[T], limit: int = MOST_JSON) -> T:
-    """A JSON file as a typed object (see `decode`), or a SettingError that names file and field.
+    """What `write_document` wrote, as a typed object (see `decode`).
+
+    A SettingError names the file and what is wrong: it is damaged, or not as declared.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     file = Path(place) / "seeds.json"
-    ...     write_json(file, [0, "1"])
-    ...     read_document(file, list[int])  # doctest: +ELLIPSIS
+    ...     write_document(Path(place) / "a.json", {"seed": "1"})
+    ...     read_document(Path(place) / "a.json", dict[str, int])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    idiolect.core.knobs.SettingError: directory: cannot use ...: [1] must be a whole number, got ...
+    idiolect.core.knobs.SettingError: directory: cannot use ...: seed must be a whole number, ...
     """
     try:
-        return decode(read_json(path, limit), kind)
-    except SettingError:
-        raise
+        value = parse_json(read_bytes(path, limit))
+    except (OSError, ValueError) as error:
+        raise SettingError(f"directory: cannot read {path}: {_reason(error)}") from None
+    try:
+        return decode(unsealed(value), kind)
     except ValueError as error:
         raise SettingError(f"directory: cannot use {path}: {error}") from None
 

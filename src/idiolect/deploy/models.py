@@ -21,7 +21,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from ..core.documents import encode
-from ..core.files import private_folder, read_document, write_atomic, write_json
+from ..core.files import private_folder, read_document, write_atomic, write_document
 from ..core.knobs import SettingError
 from ..core.registry import names_in
 from ..core.tensors import Shapes, check_shapes, read_tensors, shapes_of
@@ -41,7 +41,7 @@ from .site.state import ROWS, StateFolder
 
 MODEL = "model.json"
 CLIENTS = "clients.json"
-FORMAT = 1
+FORMAT = 2
 MOST_TRIES = 20  # while the process at work replaces the files that are read
 
 
@@ -68,11 +68,11 @@ def export(models: SiteModels, folder: Path, site: str) -> list[Path]:
         write_atomic(path, save_tensors(models.tensors(client)))
         index[path.name] = client
         paths.append(path)
-    write_json(target / CLIENTS, index)
+    write_document(target / CLIENTS, index)
     plan = models.agreement.plan
     run, method = f"{models.agreement.run:08x}", str(plan.get("method"))
     about = ModelDescription(FORMAT, site, run, models.rounds, method, plan, models.members.data)
-    write_json(target / MODEL, encode(about))
+    write_document(target / MODEL, encode(about))
     return [*paths, target / CLIENTS, target / MODEL]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..core.files import read_document, write_json
+from ..core.files import read_document, write_document
 from ..core.knobs import SettingError
 from ..data.federation import Census
 from ..data.prepare.federated import bytes_of_sums, combine, means
@@ -160,7 +160,7 @@ def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:
 
 def _remembered(directory: Path, seed: int) -> list[RegisteredSite]:
     """The sites of a resumed run: those in its newest checkpoint."""
-    rows = read_document(directory / SITES, list[dict[str, Any]])
+    rows = read_document(directory / SITES, dict[str, list[dict[str, Any]]]).get("sites", ())
     try:
         sites = [RegisteredSite.from_dict(row) for row in rows]
         if not sites:
@@ -214,8 +214,8 @@ class DeployedRun:
                 site.here = False
         with torch_threads(threads):
             runner.begin(folder, identity)
-            write_json(self.directory / AGREEMENT, self.registry.agreement["data"])
-            write_json(self.directory / SUMS, self.sums)
+            write_document(self.directory / AGREEMENT, self.registry.agreement["data"])
+            write_document(self.directory / SUMS, self.sums)
             self.remember()
             return runner.run(folder, resume)
 
@@ -258,7 +258,8 @@ class DeployedRun:
 
     def remember(self) -> None:
         """Who takes part, on disk."""
-        write_json(self.directory / SITES, [site.as_dict() for site in self.sites])
+        rows = [site.as_dict() for site in self.sites]
+        write_document(self.directory / SITES, {"sites": rows})
 
 
 class DeployedRunner(Runner):

@@ -14,7 +14,6 @@ another run, seed or settings is refused. Nothing executable is ever read, and n
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -27,12 +26,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.documents import decode
+from ..core.documents import checksum, decode
 from ..core.files import (
     check_regular,
     parse_json,
     private_folder,
     read_bytes,
+    sha256_of,
     sync,
     write_atomic,
 )
@@ -110,7 +110,7 @@ def save(
             write_tensors(temporary / f"{name}.safetensors", state)
         for name, write in (parts or {}).items():
             write(temporary / name)
-        hashes = {name: _sha256(temporary / name) for name in _files(temporary)}
+        hashes = {name: sha256_of(temporary / name) for name in _files(temporary)}
         record = _Record(bound, round_number, facts, hashes, "")
         text = json.dumps({**record.body(), "seal": record.computed_seal()})
         for path in sorted(temporary.rglob("*"), reverse=True):  # what is in a folder before it
@@ -208,7 +208,7 @@ class _Record:
         return own | {"sha256": self.sha256}
 
     def computed_seal(self) -> str:
-        return hashlib.sha256(json.dumps(self.body()).encode()).hexdigest()
+        return checksum(self.body())
 
 
 def _record(path: Path) -> _Record:
@@ -256,7 +256,7 @@ def _check_hashes(path: Path, record: _Record) -> None:
     if set(_files(path)) != record.sha256.keys() | {RECORD}:
         raise ValueError("a file is missing, or there is another one")
     for name, expected in record.sha256.items():
-        if _sha256(path / name) != expected:
+        if sha256_of(path / name) != expected:
             raise ValueError(f"{name} does not match its SHA-256")
 
 
@@ -287,9 +287,3 @@ def _number(path: Path) -> tuple[int, int]:
 def _next_name(folder: Path, round_number: int) -> str:
     numbers = [number for at, number in map(_number, newest_first(folder)) if at == round_number]
     return f"{round_number:012d}-{max(numbers, default=-1) + 1}"
-
-
-def _sha256(path: Path) -> str:
-    check_regular(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

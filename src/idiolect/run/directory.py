@@ -1,11 +1,12 @@
 """The directory of a run: one owner at a time, written file by file, each atomically.
 
 It is private to its user, and read as what it is: something that may come from anyone. A link in
-it is refused. Format 4 (`settings.json` has the number):
+it is refused. The JSON files but `result.json` end with a SHA-256 of themselves, and one that does
+not match is refused: see core/documents.py. Format 5 (`settings.json` has the number):
 
     settings.json      the run's id, and what must be the same on resume: method, run, data, model,
                        origin, code
-    environment.json   a list, one entry per start: versions, platform, threads, from which round
+    environment.json   starts, a list: versions, platform, threads, from which round
     metrics.csv        a row per seed and evaluated round
     clients.csv        a row per seed and client
     result.json        the summary that `--json` prints
@@ -38,13 +39,13 @@ from ..core.files import (
     lock_file,
     private_folder,
     private_opener,
-    read_json,
+    read_document,
     resume_command,
 )
 from ..core.knobs import SettingError
 from ..core.text import warn
 
-FORMAT = 4
+FORMAT = 5
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9]+\.[0-9]+-[0-9a-f]{8}")  # see core/files.py
 _OF_A_RUN = ("settings.json", "record.json", "result.json", "metrics.csv", "checkpoints")
 
@@ -161,9 +162,9 @@ _MOST_THREADS = 4096
 def read_starts(path: Path) -> list[dict[str, Any]]:
     """The environments in a run directory, oldest first; a SettingError where they cannot be."""
     file = path / "environment.json"
-    starts = read_json(file)
+    starts = read_document(file, dict[str, list[dict[str, Any]]]).get("starts")
     try:
-        if not isinstance(starts, list) or not starts:
+        if not starts:
             raise ValueError("a list with the environment of every start is expected")
         for number, start in enumerate(starts):
             expect_fields(start, _FIELDS, {"rounds"}, place=f"[{number}]")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..core.documents import decode, expect_fields
-from ..core.files import write_json
+from ..core.files import write_document
 from ..core.knobs import SettingError
 from ..core.text import warn
 from ..data.federation import SPLITS
@@ -113,9 +113,9 @@ class Runner:
             if self.longer:  # the record of the shorter run, whose models are about to go
                 for name in ("record.json", "record.safetensors", "result.json"):
                     (folder.path / name).unlink(missing_ok=True)
-            write_json(folder.path / "environment.json", self.starts)
+            write_document(folder.path / "environment.json", {"starts": self.starts})
             if not begun or changed:
-                write_json(folder.path / "settings.json", identity.as_dict())
+                write_document(folder.path / "settings.json", identity.as_dict())
         except OSError as error:
             raise SettingError(
                 f"directory: cannot write to {folder.path}: {error.strerror}"
@@ -484,7 +484,7 @@ class SeedRun:
         starts = self.runner.starts
         starts[-1]["from"][str(self.record.seed)] = self.session.rounds
         with on_disk("the environment"):
-            write_json(folder.path / "environment.json", starts)
+            write_document(folder.path / "environment.json", {"starts": starts})
 
     def _restore(self, path: Path) -> None:
         """Back to the newest sound checkpoint."""

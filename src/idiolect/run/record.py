@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..core.documents import expect, expect_fields, plain
-from ..core.files import check_regular, read_json, resume_command
+from ..core.files import (
+    read_document,
+    resume_command,
+    sha256_of,
+    write_atomic,
+    write_document,
+)
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..core.types import Id
@@ -23,6 +30,7 @@ from ..report.targets import point
 from .directory import FORMAT
 from .summary import Figures, Summary
 
+ARRAYS = "record.safetensors"
 _OPTIONAL = ("heard", "metrics", "baseline")
 
 
@@ -246,6 +254,20 @@ def _numbers(value: Any) -> Any:
     return value
 
 
+def write_record(record: Record, path: Path) -> None:
+    """record.safetensors, and record.json with its SHA-256, into a run directory."""
+    arrays = {f"seed-{s.seed}": s.by_client for s in record.seeds}
+    digest = hashlib.sha256()
+
+    def pieces() -> Iterator[bytes]:
+        for piece in float32_safetensors(arrays):
+            digest.update(piece)
+            yield piece
+
+    write_atomic(path / ARRAYS, pieces())
+    write_document(path / "record.json", {**record.as_dict(), "arrays": digest.hexdigest()})
+
+
 def read_record(path: Path) -> Record:
     """The record of a run directory."""
     if not (path / "record.json").exists():
@@ -257,19 +279,23 @@ def read_record(path: Path) -> Record:
         )
         raise SettingError(f"directory: {text}")
     try:
-        record = Record.from_dict(read_json(path / "record.json"))
-        if (path / "record.safetensors").exists():
-            _read_arrays(record, path / "record.safetensors")
+        saved = read_document(path / "record.json", dict[str, Any])
+        arrays = saved.pop("arrays", "")
+        record = Record.from_dict(saved)
+        if (path / ARRAYS).exists():
+            _read_arrays(record, path / ARRAYS, arrays)
     except SettingError as error:
         text = str(error).removeprefix("record: ").removeprefix("directory: ")
+        text = text.removeprefix(f"cannot use {path / 'record.json'}: ")
         raise SettingError(f"directory: cannot use {path / 'record.json'}: {text}") from None
     return record
 
 
-def _read_arrays(record: Record, path: Path) -> None:
+def _read_arrays(record: Record, path: Path, sha256: str) -> None:
     """The accuracies of clients in every evaluated round, as many as the record has."""
     try:
-        check_regular(path)
+        if sha256_of(path) != sha256:
+            raise ValueError("it does not match its SHA-256 (damaged or edited)")
         with safe_open(path, framework="np") as file:
             for s in record.seeds:
                 shape = [len(s.history), len(s.clients)] if s.history else [0, 0]

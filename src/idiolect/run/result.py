@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from ..core.files import private_folder, write_atomic, write_csv, write_json
+from ..core.files import private_folder, write_atomic, write_csv, write_document, write_json
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..core.types import Id
@@ -28,7 +28,7 @@ from .directory import RunDirectory
 from .identity import RunIdentity
 from .personalise import PersonalisedModels, personalised
 from .predict import Models, Prediction, client_by_row, labels_of, predict, preparation_of
-from .record import Record, SeedRecord, float32_safetensors
+from .record import Record, SeedRecord, write_record
 from .round_log import Journal
 from .session import Session
 
@@ -280,8 +280,8 @@ class Result:
         """Write a run directory: record, tables and, where models can be reached, checkpoints."""
         path = Path(directory)
         with RunDirectory(path, fresh=True) as folder:
-            write_json(path / "settings.json", self.identity().as_dict())
-            write_json(path / "environment.json", self.record.starts)
+            write_document(path / "settings.json", self.identity().as_dict())
+            write_document(path / "environment.json", {"starts": self.record.starts})
             self.write(folder)
             for s in self.record.seeds:
                 if s.seed in self._sessions or self._source is not None:
@@ -311,9 +311,7 @@ class Result:
             write_csv(path / "metrics.csv", self.rounds_table())
         write_csv(path / "clients.csv", self.clients_table())
         write_json(path / "result.json", self.summary())
-        write_json(path / "record.json", record.as_dict())
-        arrays = {f"seed-{s.seed}": s.by_client for s in record.seeds}
-        write_atomic(path / "record.safetensors", float32_safetensors(arrays))
+        write_record(record, path)
 
     def __repr__(self) -> str:
         figures = self.over_seeds("accuracy")

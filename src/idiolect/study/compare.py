@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from ..core.documents import plain
-from ..core.files import private_folder, write_json
+from ..core.files import private_folder, write_document
 from ..core.knobs import SettingError, build
 from ..core.text import shown, warn
 from ..data.federation import Federation
@@ -209,7 +209,7 @@ def _continue_folder(path: Path, now: dict[str, Any]) -> None:
             )
     if before.get("rounds", now["rounds"]) != now["rounds"]:
         with on_disk(COMPARE):
-            write_json(path / COMPARE, now)
+            write_document(path / COMPARE, now)
 
 
 def _folder_of_local(path: Path, name: str, plan: Plan, settings: dict[str, Any]) -> str:
@@ -343,7 +343,7 @@ class Comparison:
         if self.note:
             content["note"] = self.note
         with on_disk(COMPARE):
-            write_json(path / COMPARE, plain(content))
+            write_document(path / COMPARE, plain(content))
         try:
             write_curves(self.curves, self.goals, path)
         except OSError as error:  # the runs are worth more than their picture

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.documents import expect_fields
-from ..core.files import private_folder, read_json, resume_command, write_json
+from ..core.files import private_folder, read_document, resume_command, write_document
 from ..core.knobs import SettingError, build
 from ..data.federation import Federation
 from ..report.progress import RoundReport
@@ -74,7 +74,7 @@ def begin_folder(path: Path, name: str, description: dict[str, Any]) -> None:
     refuse_taken(path)
     try:
         private_folder(path)
-        write_json(path / name, description)
+        write_document(path / name, description)
     except OSError as error:
         reason = error.strerror or error
         raise SettingError(f"directory: cannot write to {path}: {reason}") from None
@@ -131,8 +131,8 @@ class RunSeries:
 def read_comparison(directory: Path) -> dict[str, Any]:
     """compare.json of a comparison, finished or not; SettingError names what is wrong in it."""
     path = directory / COMPARE
-    saved = read_json(path)
-    finished = isinstance(saved, dict) and "labels" in saved
+    saved = read_document(path, dict[str, Any])
+    finished = "labels" in saved
     try:
         expect_fields(saved, _COMPARISON, set(_COMPARISON) - {"folders"})
         if finished:
@@ -155,7 +155,7 @@ def read_comparison(directory: Path) -> dict[str, Any]:
 def read_pipeline(directory: Path) -> dict[str, Any]:
     """pipeline.json of a pipeline; SettingError names what is wrong in it."""
     path = directory / PIPELINE
-    saved = read_json(path)
+    saved = read_document(path, dict[str, Any])
     try:
         hints = {"stages": list[dict[str, Any]], "plans": list[dict[str, Any]]}
         expect_fields(saved, hints, {"plans"})

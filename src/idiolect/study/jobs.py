@@ -23,16 +23,17 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from ..core.documents import plain
+from ..core.documents import expect_fields, plain, sealed, unsealed
+from ..core.files import check_regular, parse_json, private_folder, private_opener
 from ..core.knobs import SettingError
-from ..core.text import shown
+from ..core.text import shown, warn
 from ..report.progress import Meter, style_of
 from ..run.directory import on_disk
 from ..run.interrupts import SIGNALS, Interruption, finish_on_interrupt
 from ..run.plan import Plan
 
 Outcome = dict[str, Any]  # the result of a job, as JSON holds it
-RECORD = ("key", "job", "result")  # of a line
+RECORD = {"key": str, "job": str, "result": dict[str, Any]}  # of a line
 
 
 class Job(Protocol):
@@ -80,15 +81,27 @@ def stored(path: Path) -> dict[str, Outcome]:
     return {record["key"]: record["result"] for record in records(path)}
 
 
-def records(path: Path) -> Iterator[dict[str, Any]]:
-    """The sound lines of such a file: key, job and result."""
-    for line in path.read_bytes().split(b"\n") if path.exists() else ():
-        try:
-            record = json.loads(line)
-            if {*RECORD} <= {*record} and isinstance(record["key"], str):
-                yield record
-        except (ValueError, TypeError, RecursionError):
-            continue
+def records(path: Path) -> list[dict[str, Any]]:
+    """The sound lines of such a file: key, job and result. Others are said to be left out."""
+    if not path.exists():
+        return []
+    check_regular(path)
+    parsed = [_record(line) for line in path.read_bytes().split(b"\n") if line]
+    sound = [record for record in parsed if record is not None]
+    if damaged := len(parsed) - len(sound):
+        warn(
+            f"{path}: {damaged} line{'s' * (damaged > 1)} left out that do not match their SHA-256 "
+            "(damaged, cut off or of an earlier version): such a run counts as not done"
+        )
+    return sound
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A line as it was stored; None where it is damaged."""
+    try:
+        return expect_fields(unsealed(parse_json(line)), RECORD)
+    except ValueError:
+        return None
 
 
 def finish(
@@ -116,7 +129,7 @@ def finish(
     keys = {job: job.key() for job in jobs}
     results = {job: before[key] for job, key in keys.items() if key in before}
     remaining = [job for job in keys if job not in results]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     if report:
         report(results, None)
     waiting: list[str] = []  # lines that are not stored yet
@@ -128,7 +141,7 @@ def finish(
                 failed(job, result)
                 continue
             record = {"key": keys[job], "job": job.describe(), "result": plain(result)}
-            waiting.append(json.dumps(record, allow_nan=False))
+            waiting.append(json.dumps(sealed(record), allow_nan=False))
             results[job] = json.loads(waiting[-1])["result"]  # the same as when read again
             with on_disk(f"the result of {job.describe()}"):
                 store(path, waiting)
@@ -143,7 +156,7 @@ def finish(
 def store(path: Path, lines: list[str]) -> None:
     """Append lines and forget them; one that was cut off there must not run into the next one."""
     while lines:
-        with path.open("ab+", buffering=0) as file:
+        with open(path, "ab+", buffering=0, opener=private_opener) as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - 1))
             whole = file.read(1) in (b"", b"\n")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..core.columns import FittedTable
 from ..core.documents import plain
-from ..core.files import resume_command, write_atomic, write_csv, write_json
+from ..core.files import resume_command, write_atomic, write_csv, write_document
 from ..core.knobs import SettingError, build
 from ..core.text import warnings_once
 from ..data.federation import Federation
@@ -38,7 +38,7 @@ from .jobs import common, finish, records
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1  # of sweep.json
+FORMAT = 2  # of sweep.json
 RUNS = "runs.jsonl"
 TABLE = "table.csv"
 PARQUET = "table.parquet"
@@ -249,7 +249,7 @@ def result_file(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator
         return
     with RunDirectory(directory, fresh=True) as folder:
         folder.clear()
-        write_json(directory / SWEEP, {"format": FORMAT, **plain(dict(manifest))})
+        write_document(directory / SWEEP, {"format": FORMAT, **plain(dict(manifest))})
         yield directory / RUNS
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.knobs import SettingError, build
+from ..core.text import warnings_once
 from ..host.metrics import direction
 from ..report.captions import diverged
 from ..report.format import number
@@ -221,6 +222,7 @@ def study_search(
     sampler = optuna.samplers.TPESampler(seed=seeds[0], constant_liar=jobs > 1)
     with (
         quiet(),
+        warnings_once(),
         result_file(directory, manifest) as path,
         shared_by(hidden, jobs, [Trial(probe, seeds[0], "")] * 2) as share,
         watch(slots) if watch else nullcontext() as bar,  # type: ignore[arg-type]

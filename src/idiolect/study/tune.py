@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from ..core.columns import Column, FittedTable
 from ..core.documents import decode, plain, toml_sections
-from ..core.files import read_json, write_atomic, write_csv, write_json
+from ..core.files import read_document, write_atomic, write_csv, write_json
 from ..core.knobs import SettingError, build, check, kinds_of, written
 from ..core.text import shown
 from ..data import DATASETS
@@ -51,7 +51,7 @@ from .space import (
 from .tpe import need_optuna, study_search
 
 TRIALS = 50  # in a space, by default
-FORMAT = 1  # of tune.json
+FORMAT = 2  # of tune.json
 FINAL = "final"
 SEARCH = "search"
 RESULT = "tuned.json"
@@ -215,7 +215,7 @@ def _begin(directory: Path, manifest: Mapping[str, Any]) -> None:
     now = json.loads(json.dumps({"format": FORMAT, **plain(dict(manifest))}, default=str))
     if not (directory / TUNING).exists():
         begin_folder(directory, TUNING, now)
-    elif read_json(directory / TUNING) != now:
+    elif read_document(directory / TUNING, dict[str, Any]) != now:
         raise SettingError(
             f"directory: {directory} holds another tuning; choose another directory, "
             "or give the settings that it was started with"

@@ -1,6 +1,5 @@
 """A site's calls in their order, over restarts, and what it refuses."""
 
-import json
 import re
 from importlib.metadata import version
 
@@ -10,6 +9,7 @@ import torch
 
 from deploy.site.common import OPTIONS, form, server_for, synthetic, table, with_table
 from deploy.sites import RUN, agreement, array_form, in_process, plan_of, session_of
+from helpers import rewrite
 from host.replay import digest
 from idiolect import data
 from idiolect.host import calls
@@ -239,9 +239,7 @@ def test_an_agreement_on_disk_that_was_changed_is_not_gone_on_with(tmp_path):
     _, engine = server_for(at)
     engine.advance()
     file = at.path / "run-0000004d" / "agreement.json"
-    facts = json.loads(file.read_text())
-    facts["plan"]["settings"]["batch"] = 9
-    file.write_text(json.dumps(facts))
+    rewrite(file, lambda facts: facts["plan"]["settings"].update(batch=9))
     at.restarted()
     assert at.site.service is None
     assert any("cannot resume run" in line for line in at.told)

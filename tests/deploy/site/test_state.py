@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from idiolect.core.files import write_document
 from idiolect.core.knobs import SettingError
 from idiolect.deploy.site.state import StateFolder
 
@@ -45,6 +46,6 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path):
 def test_a_folder_of_something_else_is_no_state_directory(tmp_path):
     with pytest.raises(SettingError, match="is no state directory of a site"):
         StateFolder(tmp_path).site()
-    (tmp_path / "site.json").write_text('{"format": 1, "site": 7, "data": {}, "rules": {}}')
+    write_document(tmp_path / "site.json", {"format": 2, "site": 7, "data": {}, "rules": {}})
     with pytest.raises(SettingError, match=r"site\.json: site must be a text, got a whole number"):
         StateFolder(tmp_path).site()

@@ -15,7 +15,7 @@ from typing import Any
 
 from ... import data
 from ...core.documents import encode
-from ...core.files import given_folder, given_path, read_document, write_json
+from ...core.files import given_folder, given_path, read_document, write_document
 from ...core.knobs import Knobs, SettingError, build, kinds_of, knob
 from ...core.types import leaves
 from ...data import DATASETS
@@ -184,7 +184,7 @@ def _run(argv: list[str]) -> None:
     order = RunOrder(secrets.token_hex(8), str(directory), parsed.resume)
     if layout.request.exists():
         raise SettingError("server: a run is in progress; wait for it, or stop the server")
-    write_json(layout.request, encode(order))
+    write_document(layout.request, encode(order))
     error = _follow(layout, order, at, parsed.output.quiet)
     if error:
         raise SettingError(f"{error} (run directory: {directory})")

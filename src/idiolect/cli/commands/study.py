@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.files import given_path, read_json
+from ...core.files import given_path, read_document
 from ...core.knobs import Knobs, SettingError, knob, refused_in
 from ...core.text import shown
 from ...models.adapters import KINDS
@@ -117,8 +117,8 @@ def resume_sweep(directory: Path, output: Output) -> None:
 
 def _saved(directory: Path, name: str, function: str) -> dict[str, Any]:
     """The file that describes a sweep or a search of the command line."""
-    saved = read_json(directory / name)
-    if not isinstance(saved, dict) or "plans" not in saved:
+    saved = read_document(directory / name, dict[str, Any])
+    if "plans" not in saved:
         raise SettingError(
             f"resume: {directory} was started in Python; the same call of "
             f"idiolect.{function} with this directory continues it"

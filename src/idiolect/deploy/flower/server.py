@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.documents import encode
-from ...core.files import read_document, write_atomic, write_json
+from ...core.files import read_document, write_atomic, write_document
 from ...core.knobs import SettingError
 from ...core.text import shown
 from ...engine.carriers.flower import FlowerCarrier, require
@@ -77,7 +77,7 @@ class FlowerServer:
                 self.carry_out(order)
             except (SettingError, TooFewSites, CheckpointError) as problem:
                 error = str(problem)
-            write_json(self.layout.outcome, encode(RunOutcome(order.order_id, error)))
+            write_document(self.layout.outcome, encode(RunOutcome(order.order_id, error)))
             self.layout.request.unlink(missing_ok=True)
 
     def carry_out(self, order: RunOrder) -> Result:

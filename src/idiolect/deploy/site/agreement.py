@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from ...core.documents import decode, encode
-from ...core.files import read_document, write_json
+from ...core.files import read_document, write_document
 from ...core.knobs import Knobs, SettingError, knob
 from ...core.registry import only_names
 from ...core.types import Id
@@ -85,7 +85,7 @@ class RunDocument:
     FILE: ClassVar[str]
 
     def save(self, folder: Path) -> None:
-        write_json(folder / self.FILE, encode(self))
+        write_document(folder / self.FILE, encode(self))
 
     @classmethod
     def load(cls, folder: Path) -> Self:

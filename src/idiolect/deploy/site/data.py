@@ -26,7 +26,7 @@ import numpy as np
 
 from ... import data as data_sets
 from ...core.documents import encode
-from ...core.files import read_document, write_json
+from ...core.files import read_document, write_document
 from ...core.knobs import SettingError
 from ...core.types import leaves
 from ...data.federation import Federation
@@ -256,7 +256,7 @@ def check_same(folder: Path, request: SumsRequest) -> None:
     path = folder / FILE
     columns = {**encode(request.data), "missing": request.missing}
     if not path.exists():
-        write_json(path, columns)
+        write_document(path, columns)
     elif read_document(path, dict[str, Any], limit=64 << 20) != columns:
         raise Refused("sums: column sums are released once: two answers could be differenced")
 

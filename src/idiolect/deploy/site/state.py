@@ -31,14 +31,14 @@ from ...core.files import (
     private_folder,
     private_opener,
     read_document,
-    write_json,
+    write_document,
 )
 from ...core.knobs import SettingError
 from ...core.text import csv_cell, shown
 from .agreement import Agreement
 from .data import SiteData
 
-FORMAT = 1
+FORMAT = 2
 LOCK = "lock"
 SOCKET = "host.sock"
 SITE = "site.json"
@@ -161,7 +161,7 @@ class StateFolder:
         return description
 
     def write_site(self, data: SiteData, rules: dict[str, Any]) -> None:
-        write_json(self.path / SITE, encode(SiteDescription(FORMAT, data.site, data, rules)))
+        write_document(self.path / SITE, encode(SiteDescription(FORMAT, data.site, data, rules)))
 
     def run(self, run: int) -> Path:
         """The folder of a run; it need not exist."""
@@ -180,7 +180,7 @@ class StateFolder:
 
     def enter(self, run: int) -> None:
         """Make this the current run."""
-        write_json(self.path / CURRENT, encode(CurrentRun(run)))
+        write_document(self.path / CURRENT, encode(CurrentRun(run)))
 
 
 @dataclass
@@ -212,7 +212,7 @@ class Usage:
 
     def save(self, folder: Path) -> None:
         """On disk, before anything of it leaves."""
-        write_json(folder / USAGE, encode(self))
+        write_document(folder / USAGE, encode(self))
 
 
 COLUMNS = ("time", "direction", "kind", "round", "bytes", "numbers", "content", "verdict")
