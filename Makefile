@@ -1,7 +1,7 @@
 # make demo | deploy-demo | lint | settings | test | test-all | faults | soak | mutation | bench: each
 # sets up what it needs in .venv; bench in .venv-bench, beside the packages it compares with
 PYTHON ?= python3
-# the same bits wherever a number lies in memory, as the command has it
+# the same bits wherever a number lies in memory, as idiolect has it
 export MKL_CBWR ?= AUTO
 VENV := .venv
 BIN := $(VENV)/bin

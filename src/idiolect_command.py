@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 
@@ -13,9 +12,6 @@ def main() -> int:
 
         print(version("idiolect"))
         return 0
-    # MKL's functions (tanh, exp, ...) give a number the same bits wherever it lies in memory; it
-    # reads this once, when torch is loaded
-    os.environ.setdefault("MKL_CBWR", "AUTO")
     from idiolect.cli.main import main as command
 
     return command()

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-os.environ.setdefault("MKL_CBWR", "AUTO")  # as the command does, before torch is loaded
+os.environ.setdefault("MKL_CBWR", "AUTO")  # as idiolect does, before torch computes
 
 import torch
 

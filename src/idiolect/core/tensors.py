@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from .files import FILE_MODE, check_regular
+from .text import warn
 from .types import State
 
 Shape = tuple[int, ...]
@@ -112,6 +115,30 @@ def read_tensors(path: Path, check: Callable[[Shapes], None]) -> State:
 
 def _text(shape: Shape, dtype: torch.dtype) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+
+
+# -- the same bits, whoever else trains ------------------------------------------------------------
+MKL_OFF = 1  # the branch of MKL's conditional reproducibility that promises nothing
+
+
+@cache
+def warn_of_variable_bits() -> None:
+    """Say, once, that MKL was at work before idiolect could set its reproducible mode.
+
+    The mode cannot be changed after MKL's first call. Where there is no MKL, or a build of torch
+    does not show its mode, nothing is said.
+    """
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        mode = ctypes.CDLL(str(library)).mkl_serv_cbwr_get(-1)
+    except (OSError, AttributeError):
+        return
+    if mode & 0xFFFF == MKL_OFF:
+        warn(
+            "MKL is not in its reproducible mode: the last bits of results may depend on the "
+            "number of hosts, on chunks and on resuming; import idiolect before torch computes "
+            "anything, or set MKL_CBWR=AUTO in the environment"
+        )
 
 
 TILE = 12

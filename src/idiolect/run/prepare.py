@@ -17,6 +17,7 @@ from ..attacks import chosen
 from ..channels.link import Link
 from ..core import streams
 from ..core.knobs import SettingError, nearest, scalable
+from ..core.tensors import warn_of_variable_bits
 from ..core.text import warn
 from ..data.federation import Federation
 from ..engine.delays import ConstantDelay, delays_text
@@ -159,6 +160,7 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
             "task: it has its own device, precision, kernel, clipping, weight decay or seed; "
             "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
         )
+    warn_of_variable_bits()
     method.check(task)
     _check_optimizer(method, task, s)
     _check_schedule(method, task, s)
