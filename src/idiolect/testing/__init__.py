@@ -10,6 +10,9 @@ names what does not hold:
     pure           no function changes its arguments; states and messages keep their form
     weigh          weights are a function of the sample numbers alone, finite, one per client
     linear         a method that calls itself linear needs no more than the mean of the messages
+    combined       messages reach the server's state through `rule` alone, each by itself
+    meaning        parts of a message are models or changes, as declared
+    counted        gradients are those that the task evaluates and counts
     deterministic  the same settings give the same bits
     chunks         clients one at a time or all together give the same result
     hosts          clients on one host or on three give the same bits
@@ -26,7 +29,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +39,7 @@ from torch import Tensor, nn
 
 from ..core import streams
 from ..core.knobs import build
-from ..core.types import State
+from ..core.types import State, prefixed
 from ..data.federation import SPLITS, Federation
 from ..engine.carriers.local import LocalHosts
 from ..host.host import Host
@@ -48,7 +51,8 @@ from ..run.session import Session
 from ..run.settings import Settings as RunSettings
 from ..task.context import Here
 from ..task.task import Task
-from .twins import TwinnedHost, twins_of
+from .probes import FixedRule, PlainMean, WatchedTask
+from .twins import TwinnedHost, other_data, twins_of
 
 SIZES = (30, 7, 24, 12, 40, 18)  # samples of each client, three fifths of them for training
 WITHOUT_DATA = "client 2 without data"
@@ -81,28 +85,6 @@ def federation(empty: bool = False, seed: int = 0) -> Federation:
 def task() -> Task:
     """A small network with an input and an output layer."""
     return Task(lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
-
-
-@dataclass
-class PlainMean:
-    """A weighted mean in place of a run's rule: what `Method.aggregate` is given as `rule`."""
-
-    method: Method
-    samples: Tensor  # float64[S], over the mean client's
-    clients: int
-
-    @property
-    def heard(self) -> int:
-        return len(self.samples)
-
-    @property
-    def weight(self) -> float:
-        return float(self.heard)
-
-    def __call__(self, up: State, weights: Tensor | None = None) -> State:
-        weights = self.method.weigh(self.samples) if weights is None else weights
-        share = weights / weights.sum()
-        return {name: share.to(rows.dtype) @ rows for name, rows in up.items()}
 
 
 # -- what a run leaves behind ----------------------------------------------------------------------
@@ -210,6 +192,112 @@ def linear(method: Method, settings: Settings) -> None:
     from_mean = method.aggregate(task, server, mean, rule)
     for name, t in from_messages.items():
         _close(t, from_mean[name], 1e-9, f"server {name!r}")
+
+
+def combined(method: Method, settings: Settings) -> None:
+    """Messages reach the server's state through `rule` alone, each by itself.
+
+    Under a rule that gives the same vectors whatever it is given, other messages change nothing;
+    and what the rule is given is a row per client, made of this client's message.
+    """
+    bench = _Bench(method, settings)
+    task = bench.task
+    server = method.server(task)
+    up, _ = method.update(task, method.broadcast(task, server), bench.private(), bench.here())
+    other = {name: torch.cat([t[:1] + 0.1, t[1:]]) for name, t in up.items()}  # of the first client
+    everyone = {name: t + 0.1 for name, t in up.items()}
+    if not up:
+        return
+    rules, states = [], []
+    for messages in (up, other, everyone):
+        rules.append(FixedRule(method, bench.rule().samples, bench.clients))
+        states.append(method.aggregate(task, _copy(server), _copy(messages), rules[-1]))
+    for state in states[1:]:
+        for name, t in states[0].items():
+            assert torch.equal(t, state[name]), (
+                f"server {name!r} depends on the messages in another way than through `rule`: "
+                "a robust rule would have no effect"
+            )
+    for before, after in zip(rules[0].rows, rules[1].rows, strict=False):
+        for name, t in before.items():
+            assert len(t) == bench.clients, (
+                f"`rule` was given {len(t)} rows {name!r} of {bench.clients} clients: "
+                "it must be given a row for each"
+            )
+            assert torch.equal(t[1:], after[name][1:]), (
+                f"the rows {name!r} that `rule` was given mix the messages of several clients: "
+                "a robust rule could not tell them apart"
+            )
+
+
+def meaning(method: Method, settings: Settings) -> None:
+    """Parts of a message are models or changes, as declared.
+
+    A server that gets back the model it sent, or changes of zero, stays as it is. So where it moves
+    by what is declared and would stay by another declaration, that is the right one.
+    """
+    bench = _Bench(method, settings)
+    task = bench.task
+    start = method.server(task)
+    up, _ = method.update(task, method.broadcast(task, start), bench.private(), bench.here())
+    if not up:
+        return
+    for server in (method.aggregate(task, start, up, bench.rule()), start):
+        down = method.broadcast(task, server)
+        neutral = {}  # by part: what each kind of message is that says nothing new
+        for name, rows in up.items():
+            kinds = {"change": torch.zeros_like(rows)}
+            if name in down and down[name].shape == rows.shape[1:]:
+                kinds["model"] = down[name].expand_as(rows)
+            if name in method.reference(task, down):
+                kinds = {"model": kinds["model"], **kinds}  # as declared, first
+            elif name not in method.traits.changes:
+                # neither: at the start it may be zero in the state too, as any change
+                kinds = {"other": rows} | (kinds if server is not start else {})
+            if name in method.traits.uncompressed:
+                kinds = dict([*kinds.items()][:1])
+            neutral[name] = kinds
+        for choice in product(*neutral.values()):
+            messages = {name: neutral[name][kind] for name, kind in zip(up, choice, strict=True)}
+            after = method.aggregate(task, server, messages, bench.rule())
+            watched = {method.traits.shared_name, *up} & server.keys()
+            if all(_gap(after[n], server[n]) <= 1e-9 for n in watched):
+                break
+        else:
+            continue
+        for (name, kinds), kind in zip(neutral.items(), choice, strict=True):
+            advice = f"must name {name!r}" if kind == "change" else f"must not name {name!r}"
+            assert kind == next(iter(kinds)), (
+                f"the part {name!r} of the message is a {kind}: Traits.changes {advice}"
+            )
+
+
+def counted(method: Method, settings: Settings) -> None:
+    """Gradients are those that the task evaluates and counts.
+
+    Where those of the task tell nothing of the data, a method that calls the model or autograd by
+    itself must not depend on the training data.
+    """
+    outcomes = []
+    data = federation()
+    for training_data in (data, other_data(data, ("train",))):
+        bench = _Bench(method, settings, training_data)
+        watched = WatchedTask(bench.task)
+        down = method.broadcast(watched, method.server(watched))
+        here, before_use = bench.here(), bench.here()
+        with watched.watch():
+            up, rows = method.update(watched, down, bench.private(), here)
+            x = method.personal(watched, down, rows, before_use)
+        tally = here.tally + before_use.tally
+        gap = (tally - watched.evaluations).abs().amax()
+        assert not gap, f"the tally of gradient evaluations is off by {int(gap)} of a client"
+        outcomes.append({**prefixed(up, "up."), **prefixed(rows, "private."), "x": x})
+    if not _equal(*({n: t.detach() for n, t in outcome.items()} for outcome in outcomes)):
+        assert not watched.own_gradients, (
+            f"{' and '.join(sorted(watched.own_gradients))} used on training data outside of "
+            "task.grad and task.hvp: such gradients are not counted; take task.grad(x, here.draw())"
+            ", and task.outputs or task.loss where no gradient is needed"
+        )
 
 
 def stacks(method: Method, settings: Settings) -> None:
@@ -322,6 +410,9 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
     pure,
     weigh,
     linear,
+    combined,
+    meaning,
+    counted,
     deterministic,
     chunks,
     hosts,
@@ -338,13 +429,16 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
 class _Bench:
     """A method on its own, with no server or host around it."""
 
-    def __init__(self, method: Method, settings: Settings):
+    def __init__(self, method: Method, settings: Settings, data: Federation | None = None):
         self.method = method
         self.settings = settings
         self.task = _bound(settings)
-        self.data = federation().to(self.task.device, self.task.dtype)
+        self.data = (data or federation()).to(self.task.device, self.task.dtype)
         self.clients = self.data.clients
         self.keys = streams.name_keys(self.data.names)
+
+    def private(self) -> State:
+        return self.method.private(self.task, self.keys)
 
     def here(self) -> Here:
         return Here(
@@ -389,9 +483,13 @@ def _close(a: Tensor, b: Tensor, tolerance: float, what: str) -> None:
     if not tolerance:
         assert torch.equal(a, b), f"{what} differs"
     elif a.numel():
-        gap = float((a - b).abs().max())
+        gap = _gap(a, b)
         scale = 1 + float(a.abs().max())
         assert gap <= tolerance * scale, f"{what} differs by {gap:.2e}"
+
+
+def _gap(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max()) if a.numel() else 0.0
 
 
 def _copy(state: State) -> State:
