@@ -28,7 +28,7 @@ from idiolect.host.calls import Call
 
 DATA = ("--data", "synthetic", "--clients", "6", "--samples", "60", "--client-names", "own")
 # of one layer, ffgg's own part would be all of it, and nothing would be sent
-METHODS = {"fedavg": {}, "ditto": {}, "lp-proj": {}, "scaffold": {}, "ffgg": {"part": "bias"}}
+METHODS = {"fedavg": {}, "ditto": {}, "lp-proj": {}, "scaffold": {}, "ffgg": {"part": "biases"}}
 NAMES = ("north", "south", "west")
 
 
