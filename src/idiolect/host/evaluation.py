@@ -9,6 +9,7 @@ side by side are not copied at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from ..core.draws import keyed_draws
 from ..core.tensors import TILE, tiles
 from ..core.types import Tree, first, leaves, map_tree
 from ..data.federation import Federation
-from ..task.losses import joined
+from ..task.losses import SampleScores, joined
 from ..task.task import Task
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
@@ -31,7 +32,7 @@ _AT_ONCE = 65536  # samples that go through the kernel together, over all rows
 
 @dataclass(frozen=True)
 class ScoreSums:
-    """Hits and loss summed over samples, for every row of a host."""
+    """Accuracy and loss of every row of a host, times its samples."""
 
     hits: Tensor  # float64[N]
     loss: Tensor  # float64[N]
@@ -48,10 +49,15 @@ class Counting(Protocol):
 
 
 class Evaluator:
-    """Scores of models on one split of a host's data. Clients are rows of the host."""
+    """Scores of models on one split of a host's data. Clients are rows of the host.
 
-    def __init__(self, task: Task, data: Federation, split: str):
+    `one_by_one`: a client's scores are computed from its own samples alone, so that their last bits
+    do not depend on who else is there.
+    """
+
+    def __init__(self, task: Task, data: Federation, split: str, one_by_one: bool = False):
         self.task = task
+        self.one_by_one = one_by_one or task.behaviour.client_by_client
         self.data = data
         self.offsets = data.offsets[split]
         self.sizes = data.sizes(split)
@@ -69,8 +75,8 @@ class Evaluator:
 
     def shared(self, w: Tensor, tally: Counting | None = None) -> ScoreSums:
         """One model w[d] for all clients."""
-        sums = self.blank()
-        if self.task.behaviour.client_by_client:
+        sums, weights = self.blank(), self.blank()
+        if self.one_by_one:
             rows = torch.arange(self.data.clients)
             self.personal(w.expand(len(rows), -1), rows, sums, tally)
             return sums
@@ -79,13 +85,18 @@ class Evaluator:
             outputs = self.task.outputs_of_one(w, inputs)
             outputs = map_tree(lambda t, n=b - a: t[:n], outputs)
             targets = map_tree(lambda t, a=a, b=b: t[a:b], self.data.targets)
-            hits, loss = scores(self.task, outputs, targets)
+            each = scores(self.task, outputs, targets)
             owner = self._owner[a - self.low : b - self.low]
-            sums.hits.index_add_(0, owner, hits)
-            sums.loss.index_add_(0, owner, loss)
+            sums.hits.index_add_(0, owner, each.hits * each.hit_weights)
+            sums.loss.index_add_(0, owner, each.loss * each.loss_weights)
+            weights.hits.index_add_(0, owner, each.hit_weights)
+            weights.loss.index_add_(0, owner, each.loss_weights)
             if tally is not None:
                 tally.add(owner, outputs, targets)
-        return sums
+        return ScoreSums(
+            sums.hits * per_weight(self.sizes, weights.hits),
+            sums.loss * per_weight(self.sizes, weights.loss),
+        )
 
     def _pieces(self) -> list[tuple[int, int]]:
         """The split's samples in passes of whole tiles, and what is left."""
@@ -100,9 +111,9 @@ class Evaluator:
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])
             outputs = self.task.outputs(_rows_of(x, group), inputs)
-            hits, loss = padded_scores(self.task, outputs, targets, exists)
-            into.hits[rows[group]] = torch.where(exists, hits, 0).sum(1)
-            into.loss[rows[group]] = torch.where(exists, loss, 0).sum(1)
+            each = padded_scores(self.task, outputs, targets, exists)
+            into.hits[rows[group]] = _row_sums(each.hits, each.hit_weights, exists)
+            into.loss[rows[group]] = _row_sums(each.loss, each.loss_weights, exists)
             if tally is not None:
                 tally.add_padded(rows[group], outputs, targets, exists)
 
@@ -121,7 +132,7 @@ class Evaluator:
         groups: list[Tensor] = []
         for length in np.unique(lengths[lengths > 0]):
             alike = torch.from_numpy(np.flatnonzero(lengths == length))
-            groups += alike.split(max(1, _AT_ONCE // int(length)))
+            groups += alike.split(1 if self.one_by_one else max(1, _AT_ONCE // int(length)))
         return groups
 
     def _padded(self, rows: Tensor) -> tuple[Tree, Tree, Tensor]:
@@ -157,30 +168,43 @@ class Evaluator:
         return group
 
 
-def scores(task: Task, outputs: Tree, targets: Tree) -> tuple[Tensor, Tensor]:
-    """(hits, loss) of each of n samples."""
-    hits, loss = task.criterion.scores(outputs, targets)
-    return hits.cpu(), loss.cpu()
+def scores(task: Task, outputs: Tree, targets: Tree) -> SampleScores:
+    """Hits and loss of each of n samples, on the CPU."""
+    return _map_scores(lambda t: t.cpu(), task.criterion.scores(outputs, targets))
 
 
-def padded_scores(
-    task: Task, outputs: Tree, targets: Tree, exists: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(hits, loss) of samples [K, longest, ...], of which some exist; the others' mean nothing.
+def padded_scores(task: Task, outputs: Tree, targets: Tree, exists: Tensor) -> SampleScores:
+    """Scores of samples [K, longest, ...], of which some exist; the others' mean nothing.
 
     A loss that compares samples, or draws random numbers, is shown the real samples of one client
     at a time.
     """
     if not task.behaviour.client_by_client:
-        hits, loss = scores(task, joined(outputs), joined(targets))
-        return hits.view(exists.shape), loss.view(exists.shape)
-    hits = torch.zeros(exists.shape, dtype=torch.float64)
-    loss = torch.zeros_like(hits)
+        each = scores(task, joined(outputs), joined(targets))
+        return _map_scores(lambda t: t.view(exists.shape), each)
+    filled = SampleScores(*torch.zeros(4, *exists.shape, dtype=torch.float64))
     for k, n in enumerate(exists.sum(1).tolist()):
         mine = (map_tree(lambda t, k=k, n=n: t[k][:n], tree) for tree in (outputs, targets))
         with keyed_draws(0, enabled=task.behaviour.draws_in_use):
-            hits[k, :n], loss[k, :n] = scores(task, *mine)
-    return hits, loss
+            each = scores(task, *mine)
+        for name, values in vars(each).items():
+            getattr(filled, name)[k, :n] = values
+    return filled
+
+
+def _map_scores(function: Callable[[Tensor], Tensor], each: SampleScores) -> SampleScores:
+    return SampleScores(**{name: function(t) for name, t in vars(each).items()})
+
+
+def per_weight(samples: Tensor, weights: Tensor) -> Tensor:
+    """What makes a weighed sum a mean times the samples; 0 where nothing counts."""
+    return torch.where(weights > 0, samples / weights, 0)
+
+
+def _row_sums(values: Tensor, weights: Tensor, exists: Tensor) -> Tensor:
+    """The mean of each row [K, longest] by its weights, times its samples: [K]."""
+    sums = torch.where(exists, values * weights, 0).sum(1)
+    return sums * per_weight(exists.sum(1), torch.where(exists, weights, 0).sum(1))
 
 
 def _filled(t: Tensor) -> Tensor:
@@ -227,20 +251,36 @@ class EachSample:
     def __init__(self, task: Task, data: Federation, split: str):
         self.task = task
         self.starts = data.offsets[split][:-1] - data.offsets[split][0]
-        samples = int(data.sizes(split).sum())
-        self.hits = torch.full((samples,), torch.nan, dtype=torch.float64)
-        self.loss = torch.full((samples,), torch.nan, dtype=torch.float64)
+        self.sizes = data.sizes(split)
+        blank = torch.full((4, int(self.sizes.sum())), torch.nan, dtype=torch.float64)
+        self._each = SampleScores(*blank)
         self._next = 0
 
     def add(self, owner: Tensor, outputs: Tree, targets: Tree) -> None:
         """The next samples of the split, in their order."""
         at = torch.arange(self._next, self._next + len(owner))
         self._next += len(owner)
-        self.hits[at], self.loss[at] = scores(self.task, outputs, targets)
+        self._write(at, scores(self.task, outputs, targets))
 
     def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
         at = self.starts[rows].unsqueeze(1) + torch.arange(exists.shape[1])
-        hits, loss = padded_scores(self.task, outputs, targets, exists)
-        self.hits[at[exists]] = hits[exists]
-        self.loss[at[exists]] = loss[exists]
+        each = padded_scores(self.task, outputs, targets, exists)
+        self._write(at[exists], _map_scores(lambda t: t[exists], each))
+
+    def _write(self, at: Tensor, each: SampleScores) -> None:
+        for name, values in vars(each).items():
+            getattr(self._each, name)[at] = values
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Hits and loss, scaled so that the mean of a client's samples is its figure."""
+        each = self._each
+        return (
+            each.hits * self._scale(each.hit_weights),
+            each.loss * self._scale(each.loss_weights),
+        )
+
+    def _scale(self, weights: Tensor) -> Tensor:
+        owner = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
+        sums = torch.zeros(len(self.sizes), dtype=torch.float64).index_add_(0, owner, weights)
+        return weights * per_weight(self.sizes, sums)[owner]

@@ -354,7 +354,7 @@ class Host:
                 evaluator.shared(x[0], each)
                 break
             evaluator.personal(x, rows, evaluator.blank(), each)
-        return each.hits, each.loss
+        return each.means()
 
     def _scores(
         self, split: str, sums: ScoreSums, rows: Tensor, gradients: Tensor, tally: Tally | None
@@ -527,7 +527,8 @@ class Host:
 
     def _evaluator(self, split: str) -> Evaluator:
         if split not in self._evaluators:
-            self._evaluators[split] = Evaluator(self.contract.task, self.data, split)
+            task = self.contract.task
+            self._evaluators[split] = Evaluator(task, self.data, split, self.chunk == 1)
         return self._evaluators[split]
 
     @property

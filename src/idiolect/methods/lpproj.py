@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .. import projections
 from ..core.knobs import OtherThan, knob
+from ..core.tensors import power
 from ..core.types import State
 from ..method import Combine, Traits
 from ..projections import Projection
@@ -163,7 +164,7 @@ class LpProj(Averaging):
         """The derivative of (1/p) ||gap||_p^p, with sign(0) = 0."""
         if self.p == 1:
             return gap.sign()
-        return gap if self.p == 2 else gap.sign() * gap.abs() ** (self.p - 1)
+        return gap if self.p == 2 else gap.sign() * power(gap.abs(), self.p - 1)
 
     def report(self, task: Task, clients: int, heard: int) -> dict[str, dict[str, Any]]:
         """What P is like: singular values, memory, time, bytes."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import knob
+from ..core.tensors import power
 from ..core.types import State
 from ..method import Combine, Method, Traits
 from ..solvers import sgd
@@ -71,7 +72,7 @@ class Rsa(Method):
         if self.p == 1:
             return gap.sign()
         size = torch.linalg.vector_norm(gap, self.p, dim=-1, keepdim=True)
-        return gap.sign() * (gap.abs() / torch.where(size > 0, size, 1)) ** (self.p - 1)
+        return gap.sign() * power(gap.abs() / torch.where(size > 0, size, 1), self.p - 1)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -104,27 +105,41 @@ class Loss:
         rows = first(targets).shape[:2]
         return self.each(joined(outputs), joined(targets)).unflatten(0, rows)
 
-    def scores(self, outputs: Tree, targets: Tree) -> tuple[Tensor, Tensor]:
-        """(hits, loss) of each of n samples, float64; 0 for a sample none of whose targets count.
-
-        A sample with several targets has the mean of them.
-        """
+    def scores(self, outputs: Tree, targets: Tree) -> SampleScores:
+        """Hits and loss of each of n samples, and how much each counts in a client's mean."""
         counts = self.counts(targets)
-        return tuple(  # type: ignore[return-value]
-            _mean_of_targets(values.double(), counts)
-            for values in (self.hits(outputs, targets), self.each(outputs, targets))
+        counted = None if counts is None else counts > 0
+        return SampleScores(
+            *_mean_of_targets(self.hits(outputs, targets), counted),
+            *_mean_of_targets(self.each(outputs, targets), counts),
         )
 
 
-def _mean_of_targets(values: Tensor, counts: Tensor | None) -> Tensor:  # [n, ...] -> [n]
-    if counts is None or values.shape != counts.shape:
-        return values if values.dim() == 1 else values.flatten(1).mean(1)
-    if counts.dim() == 1:
-        return torch.where(counts > 0, values, 0)
-    shares = counts.double().flatten(1)
-    values = torch.where(shares > 0, values.flatten(1), 0)
+@dataclass(frozen=True)
+class SampleScores:
+    """Figures of n samples, float64[n]; a sample with several targets has the mean of them.
+
+    A client's accuracy is the mean of `hits` by `hit_weights`: all targets that count count alike.
+    Its loss is the mean of `loss` by `loss_weights`, in which class weights count too: what a torch
+    loss says of all its samples together.
+    """
+
+    hits: Tensor
+    hit_weights: Tensor
+    loss: Tensor
+    loss_weights: Tensor
+
+
+def _mean_of_targets(values: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
+    """values[n, ...] -> the mean of each sample's targets and the sum of their counts, [n] each."""
+    values = values.double().flatten(1) if values.dim() > 1 else values.double().unsqueeze(1)
+    if counts is None:
+        means = values.mean(1) if values.shape[1] > 1 else values[:, 0]
+        return means, torch.full_like(means, values.shape[1])
+    shares = counts.double().view_as(values)
     sums = shares.sum(1)
-    return (values * shares).sum(1) / torch.where(sums > 0, sums, 1)
+    values = torch.where(shares > 0, values, 0)
+    return (values * shares).sum(1) / torch.where(sums > 0, sums, 1), sums
 
 
 def joined(tree: Tree) -> Tree:

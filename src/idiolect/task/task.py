@@ -25,7 +25,7 @@ from .batches import Batch
 from .buffers import Statistics
 from .forward import forward
 from .initial import Initial
-from .kernels import Kernel, Rows, Unmappable, choose, one_loss
+from .kernels import Kernel, Rows, Unmappable, Vmapped, choose, one_loss
 from .layout import Layout, Split, split_by
 from .losses import Given, Loss, as_loss, spread, total
 from .trial import SAMPLES, Behaviour, try_out
@@ -145,6 +145,10 @@ class Task:
     def try_on(self, inputs: Tree, targets: Tree) -> Behaviour:
         """A trial on samples [n, ...] of one client, which decides how the task is computed."""
         self.behave(try_out(self.module, self.criterion, inputs, targets))
+        kernel = self._kernel
+        if self.numerics.kernel == "auto" and isinstance(kernel, Vmapped):
+            maps = kernel.maps(self.x0, inputs, targets, self.criterion)
+            self.behave(replace(self.behaviour, maps=maps))
         return self.behaviour
 
     def behave(self, behaviour: Behaviour) -> None:
@@ -228,7 +232,7 @@ class Task:
         batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
         weights = self.criterion.weigh(batch.weights, batch.targets)
         self.module.train()
-        if self.behaviour.mixes or self.behaviour.compares:
+        if isinstance(self._kernel, Rows):
             h = torch.zeros_like(x)
             for k, sample in enumerate(batch.rows_of(batch.inputs, batch.targets, weights)):
                 if len(sample[2]):

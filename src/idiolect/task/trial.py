@@ -21,8 +21,7 @@ from .forward import forward
 from .kernels.graph import has_dropout, layer_chain
 from .losses import Custom, Loss
 
-SAMPLES = 8  # of one client that a loss is tried on
-_THROUGH_MODEL = 3  # of these, those that go through the model one by one
+SAMPLES = 8  # of one client, which go through model and loss together and one by one
 _SAME = 1e-4  # relative differences of outputs that are rounding
 _DOUBLE = 20_000_000  # parameters up to which a model is tried in double precision
 
@@ -36,6 +35,7 @@ class Behaviour:
     repeats: bool = True  # the same random numbers give the same outputs
     mixes: bool = False  # in training, a sample's output depends on the samples beside it
     compares: bool = False  # a sample's loss depends on the samples beside it
+    maps: bool = True  # torch.func maps model and loss over clients; tried for the kernel "auto"
 
     @property
     def client_by_client(self) -> bool:
@@ -122,7 +122,7 @@ class _Trial:
 
     # -- the model -------------------------------------------------------------------------------
     def _of_model(self, reading: Behaviour) -> Behaviour:
-        some = _cut(self.inputs, slice(_THROUGH_MODEL))
+        some = _cut(self.inputs, slice(SAMPLES))
         in_use, repeats_in_use = self._draws(lambda: self._outputs(some, training=False))
         if not in_use and repeats_in_use:
             one_by_one = self._one_by_one(some, training=False)

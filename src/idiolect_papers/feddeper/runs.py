@@ -218,9 +218,9 @@ class GlobalRounds:
         for start in range(0, len(places), AT_ONCE):
             some = places[start : start + AT_ONCE]
             outputs = self.task.outputs_of_one(w, self.federation.inputs[some])
-            hit, lost = self.task.criterion.scores(outputs, self.federation.targets[some])
-            hits += float(hit.sum())
-            loss += float(lost.sum())
+            each = self.task.criterion.scores(outputs, self.federation.targets[some])
+            hits += float(each.hits.sum())
+            loss += float(each.loss.sum())
         return loss / len(places), hits / len(places)
 
 

@@ -59,8 +59,7 @@ def choose(
     """The kernel of that name for a module, or a SettingError that names the possible ones.
 
     "auto" is the fixed rule: rows for what needs each client by itself (`needs_rows`); for a chain
-    of linear layers stacked; for convolutions and LSTM layers on a CPU rows; else vmap (and rows
-    again where torch cannot map the module, which its first call shows: see `Task`).
+    of linear layers stacked; for convolutions and LSTM layers on a CPU rows; else vmap.
     """
     if kernel not in KERNELS:
         raise SettingError(f"kernel must be one of {', '.join(KERNELS)}, got {kernel!r}")
@@ -92,6 +91,8 @@ def needs_rows(behaviour: Behaviour, statistics: Statistics | None) -> str:
         return "in training, the model's output for a sample depends on the samples beside it"
     if behaviour.compares:
         return "the loss of a sample depends on the samples beside it"
+    if not behaviour.maps:
+        return "torch.func cannot map the model, or its loss, over clients"
     return ""
 
 

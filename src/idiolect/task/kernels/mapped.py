@@ -11,7 +11,7 @@ from torch.func import grad, vmap
 
 from ...core.knobs import SettingError
 from ...core.text import first_line
-from ...core.types import Tree
+from ...core.types import Tree, length, map_tree
 from ..batches import Batch
 from ..forward import forward
 from ..layout import Layout
@@ -62,6 +62,20 @@ class Vmapped:
     def __reduce__(self) -> tuple[type[Vmapped], tuple[nn.Module, Layout]]:
         """In another process, mapped functions are created again."""
         return type(self), (self.module, self.layout)
+
+    def maps(self, x: Tensor, inputs: Tree, targets: Tree, loss: Loss) -> bool:
+        """Whether outputs and gradients of two models x[d] on samples [n, ...] can be mapped."""
+        weights = torch.ones(2, length(targets), dtype=x.dtype, device=x.device)
+        x, inputs, targets = map_tree(lambda t: torch.stack([t, t]), (x, inputs, targets))
+        batch = Batch(inputs, targets, weights, torch.zeros(2, dtype=torch.int64))
+        try:
+            self.outputs(x, inputs)
+            self.grad(x, batch, loss)
+        except Unmappable:
+            return False
+        except Exception:  # of the model or the data: the check of the model names it
+            pass
+        return True
 
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:
         self.module.eval()

@@ -99,8 +99,6 @@ class Rows:
         self.behaviour = behaviour
         self.random = behaviour.draws or behaviour.draws_in_use
         self.statistics = statistics
-        # samples that fill a batch up must be neither in statistics nor beside those that are real
-        self.real_only = bool(statistics or behaviour.mixes or behaviour.compares)
         self.on_cpu = layout.device.type == "cpu"
         self.original = with_fast_pooling(module) if self.on_cpu else copy.deepcopy(module)
         self.row_modules: list[RowModule] = []  # one per thread
@@ -127,10 +125,12 @@ class Rows:
             at_work &= batch.active
         g = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
         running = batch.running
-        sizes = batch.real_samples() if self.real_only else None
+        # samples that fill a batch up, to the length of others, are left out: they must be neither
+        # in statistics nor beside those that are real, and the bits of a row are its own
+        sizes = batch.real_samples()
 
         def run(row_module: RowModule, k: int) -> None:
-            some = slice(sizes[k] if sizes else None)
+            some = slice(sizes[k])
             inputs = map_tree(lambda t: t[k][some], batch.inputs)
             targets = map_tree(lambda t: t[k][some], batch.targets)
             shares = weights[k][some]
