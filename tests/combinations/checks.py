@@ -40,6 +40,7 @@ from idiolect.run.plan import read_task
 from idiolect.run.prepare import prepare
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
+from idiolect.testing import state_of
 from idiolect.wire import messages as wire
 
 from . import data
@@ -51,6 +52,9 @@ SECONDS = 90  # after which a combination counts as one that hangs
 NOT_COMPARED = ("seconds", "environment", "starts", "times")
 # settings that act only in some cases, or never on figures: removing them may change nothing
 CONDITIONAL = ("quorum", "patience", "keep_best", "hosts", "engine", "chunk", "kernel", "seed")
+BOUNDS = ("clip", "norm-bound", "centred-clipping")  # parts that act where a norm exceeds a bound
+# words about every setting that has to do with them
+ABOUT_ALL = ("is trained", "is not trained", "stay as they start", "nothing is sent")
 
 
 class Failure(Exception):
@@ -168,6 +172,7 @@ def traces(result: il.Result) -> Values:
         for client in seed.clients:
             module = result.personal(client["client"], seed=seed.seed)
             out[f"model of {client['client']} (seed {seed.seed})"] = digest(module.state_dict())
+        out[f"server (seed {seed.seed})"] = digest(state_of(result, seed.seed))
     for at, row in enumerate(result.rounds_table()):
         out[f"round line {at}"] = json.dumps(row, default=str)
     for at, row in enumerate(result.clients_table()):
@@ -204,7 +209,7 @@ def check_repeats(c: Combination, result: il.Result, first: Values) -> None:
         raise Failure("hosts", f"refused with {hosts} hosts: {again.refusal}")
     apart = differences(first, traces(again.result))
     if models_alone:
-        apart = [name for name in apart if name.startswith("model of")]
+        apart = [name for name in apart if name.startswith(("model of", "server"))]
     if apart:
         raise Failure("hosts", told(apart))
 
@@ -334,8 +339,8 @@ def check_others(c: Combination) -> None:
 
 def check_alone(c: Combination, result: il.Result) -> None:
     """Where nothing is sent, the data of one client do not change the figures of the others."""
-    if any(result.summary()["bytes"].values()):
-        return
+    if any(result.summary()["bytes"].values()) or {"patience", "keep_best"} & c.options.keys():
+        return  # the last two go by the figures of all clients
     federation = federation_of(c)
     changed = int(federation.sizes("train").argmax())
     other = attempt(c, data.with_other_data(federation, changed))
@@ -391,14 +396,41 @@ def check_first_step(c: Combination) -> None:
 def check_without(c: Combination, name: str, first: Values, words: list[str]) -> None:
     """Removing an option changes something, or a word was said."""
     less = attempt(c.without(name))
-    if less.refusal:
+    if less.refusal or name in c.fields and c.fields[name] == default_field(c, name):
         return
     if differences(first, traces(less.result)):
         return
     settings = c.options.get(name, {name: None})
+    if any(bound in str(settings.get(name)) for bound in BOUNDS):
+        return
+    if name == "rule" and c.method == "lp-proj-1":
+        return  # messages are one step away from the shared model, often all of them the same
+    if chosen_anyway(c, less.result, settings):
+        return
+    if any(about in line for about in ABOUT_ALL for line in words):
+        return
     said = [line for line in words if line not in less.words]
     if not any(setting in line for setting in settings for line in said):
         raise Failure(f"without {name}", f"{c.options.get(name) or c.fields[name]!r}: no effect")
+
+
+def default_field(c: Combination, name: str) -> Any:
+    return getattr(il.make_method(c.method), name)
+
+
+def chosen_anyway(c: Combination, less: il.Result, settings: Values) -> bool:
+    """Whether these settings say what a run does without them."""
+    federation = federation_of(c)
+    trained = int((federation.sizes("train") > 0).sum()) - c.settings().get("held_out", 0)
+    sizes = federation.sizes("train")
+    all_at_once = min(4, settings.get("batch", 0)) >= int(sizes.max())  # 4: see `settings`
+    metrics = set(settings.get("metrics", "none").split(","))
+    return (
+        settings.get("sample") == trained
+        or settings.get("rule") == "mean"
+        or all_at_once
+        or metrics <= {name for row in less.rounds_table() for name in row}
+    )
 
 
 def removable(c: Combination) -> list[str]:

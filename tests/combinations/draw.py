@@ -305,7 +305,8 @@ def draw(seed: int, number: int) -> Combination:
         and (name != "BCELoss" or model == "probability" or rng.random() < 0.1)
     ]
     clients = rng.choice(["even", "even", "unequal", "unequal", *SIZES])
-    source = "datasets" if ZOO[model].inputs == "vector" and rng.random() < 0.05 else "arrays"
+    of_datasets = ZOO[model].inputs == "vector" and rng.random() < 0.05
+    source = "datasets" if of_datasets and targets != "class and value" else "arrays"
     base = Combination(
         method,
         draw_method(rng, method),

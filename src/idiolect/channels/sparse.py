@@ -37,6 +37,10 @@ class TopK(Stage):
 
     share: float = knob(0.01, "part of the numbers that is sent", above=0, high=1)
 
+    def check(self, form: Form) -> str:
+        all_sent = self.numbers(form) == form.n
+        return f"channel: all {form.n:,} numbers of a message are sent" if all_sent else ""
+
     def numbers(self, form: Form) -> int:
         return max(1, round(self.share * form.n))
 
@@ -111,6 +115,10 @@ class RandomK(Stage):
 
     share: float = knob(0.01, "part of the numbers that is sent", above=0, high=1)
     unbiased: bool = knob(True, "multiply by n / k, so that the mean is right")
+
+    def check(self, form: Form) -> str:
+        all_sent = self.numbers(form) == form.n
+        return f"channel: all {form.n:,} numbers of a message are sent" if all_sent else ""
 
     def numbers(self, form: Form) -> int:
         return max(1, round(self.share * form.n))

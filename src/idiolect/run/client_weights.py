@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..core.files import given_path
 from ..core.knobs import SettingError, nearest
@@ -107,25 +108,28 @@ def check_weights(contract: Contract, rule: Rule, messages: int, clients: int) -
 
 
 def _goes_by_weights(contract: Contract, messages: int, clients: int) -> bool:
-    """Whether other weights make another server: tried with the mean, on random numbers."""
-    method, task = contract.method, contract.task
+    """Whether other weights make another server: tried with the mean."""
     rows = min(messages, 2)
+    alike, unlike = torch.ones(rows), torch.linspace(0.5, 1.25, rows)
+    one, other = (server_after(contract, Mean(), w, clients, True) for w in (alike, unlike))
+    return any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def server_after(
+    contract: Contract, rule: Rule, weights: Tensor, clients: int, own_weights: bool
+) -> State:
+    """The server after a step with messages of large random numbers and these weights[S]."""
+    method, task = contract.method, contract.task
+    rows = len(weights)
     noise = torch.Generator().manual_seed(0)
     up = {
-        name: torch.randn(rows, size, generator=noise).to(task.x0)
+        name: 1e3 * torch.randn(rows, size, generator=noise).to(task.x0)
         for name, size in method.message(task).items()
     }
-    server = method.server(task)
-
-    def after(weights: torch.Tensor) -> State:
-        weight = float(weights.sum())
-        rule = RoundRule(contract, Mean(), weights, rows, clients, 0, {}, weight, True)
-        return method.aggregate(task, server, up, rule)
-
-    alike = torch.ones(rows, dtype=torch.float64, device=task.device)
-    unlike = torch.linspace(0.5, 1.25, rows, dtype=torch.float64, device=task.device)
-    one, other = after(alike), after(unlike)
-    return any(not torch.equal(one[name], other[name]) for name in one)
+    weights = weights.double().to(task.device)
+    weight = float(weights.sum())
+    combine = RoundRule(contract, rule, weights, rows, clients, 0, {}, weight, own_weights)
+    return method.aggregate(task, method.server(task), up, combine)
 
 
 def _read(source: Any) -> Mapping[str, Any]:

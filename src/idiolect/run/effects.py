@@ -6,18 +6,25 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..attacks import ATTACKS
 from ..channels import CHANNELS
+from ..channels.dense import Feedback
 from ..core.knobs import Knobs, idle_fields, with_role
 from ..engine.delays import DELAYS
 from ..methods import name_of
 from ..server.asynchronous import STALENESS
 from ..server.protocol import Contract
 from ..server.rules import RULES
+from .client_weights import server_after
 from .settings import MESSAGES, Settings
 
 if TYPE_CHECKING:
     from .prepare import RunParts
+
+
+MOST_TRIED = 1_000_000  # numbers of all messages of a server step for which a rule is tried
 
 
 def idle_options(parts: RunParts) -> list[str]:
@@ -48,18 +55,58 @@ def _changed(settings: Settings) -> set[str]:
 
 def _of_messages(parts: RunParts) -> Iterator[str]:
     s, method = parts.settings, parts.method
-    if not Contract(method, parts.first_task, s.channel, 0).up.length:
+    contract = Contract(method, parts.first_task, s.channel, 0)
+    if not contract.up.length:
         for name in with_role(Settings, MESSAGES):
             if name in _changed(s):
                 yield f"{name}: it has no effect on {name_of(method)}, which sends nothing"
         return
     messages = s.buffer if s.asynchronous else parts.clients_heard
-    if messages == 1 and s.rule != Settings().rule:
-        yield f"rule: {RULES.text(s.rule)!r} has no effect on one message per step of the server"
+    if s.rule != Settings().rule and _gives_mean(parts, contract, messages):
+        some = (
+            "one message" if messages == 1 else f"{messages} messages, of which it gives the mean,"
+        )
+        yield f"rule: {RULES.text(s.rule)!r} has no effect on {some} per step of the server"
+    if s.client_weights.pairs and parts.eligible == 1:
+        yield "client_weights: they have no effect on one client"
+    stages = CHANNELS.parts(s.channel)
+    if stages and all(isinstance(stage, Feedback) for stage in stages):
+        yield "channel: 'feedback' has no effect on messages of which nothing is lost"
+
+
+def _gives_mean(parts: RunParts, contract: Contract, messages: int) -> bool:
+    """Whether the rule gives the server of the mean for so many messages: tried on random ones."""
+    s = parts.settings
+    if messages == 1:
+        return True
+    if messages * parts.first_task.d > MOST_TRIED:
+        return False
+    own_weights = bool(s.client_weights.pairs)
+    weights = torch.ones(messages)
+    if own_weights or len(parts.federation.sizes("train").unique()) > 1:
+        weights = torch.linspace(0.5, 1.25, messages)
+    one, other = (
+        server_after(contract, rule, weights, parts.eligible, own_weights)
+        for rule in (s.rule, Settings().rule)
+    )
+    return all(torch.allclose(one[name], other[name], rtol=1e-4) for name in one)
 
 
 def _of_the_rest(parts: RunParts) -> Iterator[str]:
     s = parts.settings
+    scaled = (parts.method.scaled(s.schedule.factors(r, s.rounds)) for r in range(s.rounds))
+    of_the_run = {"batch", "server_lr"} & set(s.schedule.fields)
+    if s.schedule.curves and not of_the_run and all(m == parts.method for m in scaled):
+        yield f"schedule: {str(s.schedule)!r} has no effect: the method is the same in every round"
+    fields = parts.method.as_dict()
+    steps = [value for name, value in fields.items() if name.endswith("steps")]
+    one_step = bool(steps) and max(steps) < 2 and not fields.get("epochs")
+    momentum_alone = s.optimizer == "sgd" and s.optimizer_options.split("=")[:-1] == ["momentum"]
+    if momentum_alone and one_step and s.optimizer_state == "reset":
+        yield (
+            "optimizer_options: momentum has no effect on one step per round, before which it is "
+            "reset; optimizer_state='private' keeps it"
+        )
     if s.statistics != Settings().statistics and parts.first_task.statistics is None:
         yield f"statistics: {s.statistics!r} has no effect: the model keeps no running statistics"
     if s.patience_metric and not s.validates:

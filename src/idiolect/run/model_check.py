@@ -48,7 +48,7 @@ def check_model(task: Task, federation: Federation, batch: int, batching: str) -
         raise SettingError(
             "model: its outputs are not tensors with one entry per sample as their first axis"
         )
-    _check_loss(task, federation.classes, out, targets)
+    _check_loss(task, federation.classes, inputs, out, targets)
     _check_values(task, data, [at, 0, min(1, federation.samples - 1)])
     _check_training(task, federation, data, batch, batching)
 
@@ -111,7 +111,22 @@ def _extremes(inputs: Tree) -> list[int]:
     return sorted(set(positions))
 
 
-def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
+def _check_probabilities(task: Task, inputs: Tree) -> None:
+    """Refuse outputs below 0 or above 1, also of a model that training may come to."""
+    noise = torch.Generator().manual_seed(0)
+    for scale in (0.0, 1.0, 1.0, 3.0, 3.0):
+        x = task.x0 + scale * torch.randn(task.d, generator=noise).to(task.x0)
+        outputs = logits(task.outputs_of_one(x, inputs))
+        outside = outputs[(outputs < 0) | (outputs > 1)]
+        if len(outside):
+            raise SettingError(
+                f"loss: {task.criterion.name} takes probabilities from 0 to 1, and the model's "
+                f"outputs may be others, such as {float(outside[0]):.3g}: end the model with a "
+                "sigmoid, or take nn.BCEWithLogitsLoss"
+            )
+
+
+def _check_loss(task: Task, classes: int, inputs: Tree, out: Tree, targets: Tree) -> None:
     loss = task.criterion
     if not classes and (isinstance(loss, CrossEntropy) or loss.name == "logistic"):
         raise SettingError(
@@ -130,6 +145,8 @@ def _check_loss(task: Task, classes: int, out: Tree, targets: Tree) -> None:
             f"loss: 'logistic' is for two classes and one output; "
             f"there are {classes} classes and {logits(out).shape[-1]} outputs"
         )
+    if loss.of_probabilities:
+        _check_probabilities(task, inputs)
     if isinstance(loss, Squared):
         outputs = logits(out)
         if shaped_as(outputs, targets).shape != targets.shape:

@@ -362,7 +362,11 @@ class Binary(Loss):
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
         scores = shaped_as(logits(outputs), targets)
-        return self.function(scores, targets.to(scores.dtype))
+        if not self.of_probabilities:
+            return self.function(scores, targets.to(scores.dtype))
+        # torch refuses NaN here, which is a model that has diverged
+        value = self.function(scores.nan_to_num(0.5), targets.to(scores.dtype))
+        return torch.where(scores.isnan(), scores, value)
 
     def hits(self, outputs: Tree, targets: Tree) -> Tensor:
         return (shaped_as(logits(outputs), targets) > self.middle) == (targets > 0.5)

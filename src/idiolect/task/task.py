@@ -253,7 +253,10 @@ class Task:
         gradient = grad(one_loss(self.module, self.layout, self.criterion))
 
         def product(x: Tensor, v: Tensor, *sample: Tree) -> Tensor:
-            return jvp(lambda x: gradient(x, *sample), (x,), (v,))[1]
+            try:
+                return jvp(lambda x: gradient(x, *sample), (x,), (v,))[1]
+            except NotImplementedError:  # torch has no forward mode for the model or loss (Huber)
+                return grad(lambda x: (gradient(x, *sample) * v).sum())(x)
 
         return product
 
