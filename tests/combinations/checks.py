@@ -396,7 +396,7 @@ def check_first_step(c: Combination) -> None:
 def check_without(c: Combination, name: str, first: Values, words: list[str]) -> None:
     """Removing an option changes something, or a word was said."""
     less = attempt(c.without(name))
-    if less.refusal or name in c.fields and c.fields[name] == default_field(c, name):
+    if less.refusal or (name in c.fields and c.fields[name] == default_field(c, name)):
         return
     if differences(first, traces(less.result)):
         return
