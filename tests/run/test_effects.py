@@ -110,3 +110,38 @@ def test_a_setting_acts_or_a_word_is_said(method, base):
         if not acts and f.name not in words.replace(said, ""):
             silent.append(f"{f.name}: {words.splitlines()[:1]}")
     assert not silent
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "words"),
+    [
+        ("fedavg:weighting=equal", {"rule": "median", "sample": 2}, "'median' has no effect on 2"),
+        ("fedavg:weighting=equal", {"rule": "mda(f=0)"}, "whose mean it gives"),
+        ("fedavg", {"channel": "feedback"}, "'feedback' has no effect"),
+        ("fedavg:steps=1", {"schedule": "steps=exp:0.9"}, "the method is the same in every round"),
+        ("fedavg:steps=1", {"optimizer_options": "momentum=0.9"}, "momentum has no effect on one"),
+        ("lp-proj:dim=1", {"channel": "topk"}, "all 1 numbers of a message are sent"),
+        ("fedalt:steps=0", {}, "the shared part is not trained"),
+    ],
+)
+def test_what_has_no_effect_by_arithmetic_is_said(method, settings, words):
+    result, said = outcome(method, settings)
+    assert result is not None
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fedavg", {"rule": "median"}),
+        ("fedavg", {"rule": "norm-bound(bound=1) + mean"}),
+        ("fedavg", {"channel": "feedback + sign"}),
+        ("fedavg:steps=2", {"optimizer_options": "momentum=0.9"}),
+        ("fedavg:steps=1", {"optimizer_options": "momentum=0.9, nesterov=True"}),
+        ("fedavg", {"schedule": "steps=exp:0.5"}),
+    ],
+)
+def test_nothing_is_said_of_what_acts(method, settings):
+    result, said = outcome(method, settings)
+    assert result is not None
+    assert "no effect" not in said

@@ -59,3 +59,50 @@ def test_the_figure_is_that_of_the_module(method, kernel):
     figures = result.seeds[0].final["test"]
     assert figures["accuracy"] == pytest.approx(hits / n)
     assert figures["loss"] == pytest.approx(losses / n, rel=1e-5)
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 3)
+
+    def forward(self, x):
+        return self.table(x).transpose(1, 2)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])  # one model for all, and one for each
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0, 0.5])),
+        nn.CrossEntropyLoss(ignore_index=2),
+    ],
+    ids=["class weights", "ignored"],
+)
+def test_a_clients_loss_is_what_torch_says_of_all_its_samples(method, loss):
+    data = federation()
+    torch.manual_seed(0)
+    result = il.run(method, il.Task(Adjusted(), loss), data, rounds=2)
+    for row in result.clients_table():
+        x, y = data.part(data.position(row["client"]), "test")
+        with torch.no_grad():
+            expected = float(loss(result.personal(row["client"])(x), y))
+        assert row["test_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_words_that_do_not_count_do_not_count_in_figures(method):
+    rng = np.random.default_rng(1)
+    x, y = rng.integers(0, 9, (60, 5)), rng.integers(0, 3, (60, 5))
+    y[np.arange(5) >= rng.integers(1, 6, 60)[:, None]] = -100  # sentences of unequal length
+    data = il.Federation.from_arrays(x, y, np.repeat(list("abc"), 20))
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0, 0.5]))
+    torch.manual_seed(0)
+    result = il.run(method, il.Task(Tokens(), loss), data, rounds=2)
+    for row in result.clients_table():
+        x, y = data.part(data.position(row["client"]), "test")
+        with torch.no_grad():
+            outputs = result.personal(row["client"])(x)
+        hits = (outputs.argmax(1) == y)[y >= 0].double().mean()
+        assert row["test_accuracy"] == pytest.approx(float(hits))
+        assert row["test_loss"] == pytest.approx(float(loss(outputs, y)), rel=1e-5)

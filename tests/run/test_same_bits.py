@@ -36,7 +36,17 @@ class Normed(nn.Module):
         return self.head(self.layers(x) + 1)
 
 
-def differs(method, model, shape, clients, dtype, chunk=0):
+class Rows(nn.Module):  # it draws, so that it is trained row by row
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(37, 21), nn.SiLU(), nn.Dropout(0.2))
+        self.head = nn.Linear(21, 3)
+
+    def forward(self, x):
+        return self.head(self.layers(x) + 1)
+
+
+def differs(method, model, shape, clients, dtype, figures=True, **more):
     sizes = rng.integers(5, 40, clients)
     n = sizes.sum()
     data = il.Federation.from_arrays(
@@ -44,9 +54,9 @@ def differs(method, model, shape, clients, dtype, chunk=0):
         rng.integers(0, 3, n),
         np.repeat(np.arange(clients), sizes),
     )
-    settings = dict(rounds=2, sample=0, batch=7, dtype=dtype, chunk=chunk)
+    settings = dict(rounds=2, sample=0, batch=7, dtype=dtype) | more
     a, b = (il.run(method, il.Task(model), data, hosts=h, **settings) for h in (1, 3))
-    same = a.seeds[0].final == b.seeds[0].final
+    same = a.seeds[0].final == b.seeds[0].final if figures else True
     for part in (state_of, private_of):
         same &= all(torch.equal(t, part(b)[name]) for name, t in part(a).items())
     return not same
@@ -76,7 +86,15 @@ if "computes first" not in sys.argv:
     for dtype in ("float32", "float64"):
         if differs(il.Ditto(steps=2), convolution, (1, 8, 8), 5, dtype):
             bad.append(("convolution", dtype))
-        # one client at a time: any model at all
+        # row by row, models of unequal clients on all their data; p other than 1 and 2
+        for method in (il.Ditto(steps=2), il.LpProj(p=1.7, dim=5, steps=2)):
+            for batching in ("replace", "full", "epochs"):
+                if differs(method, Rows, (37,), 5, dtype, figures=False, batching=batching):
+                    bad.append(("rows", type(method).__name__, batching, dtype))
+        # one client at a time: any model at all, a shared one too
+        for model in (Normed, chain(37, 21, nn.Sigmoid)):
+            if differs(il.FedAvg(steps=2), model, (37,), 5, dtype, chunk=1, batching="full"):
+                bad.append(("chunk 1, shared", dtype))
         for model in (Normed, chain(37, 21, nn.Sigmoid)):
             if differs(il.Ditto(steps=2), model, (37,), 5, dtype, chunk=1):
                 bad.append(("chunk 1", dtype))

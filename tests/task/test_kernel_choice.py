@@ -1,12 +1,14 @@
 """The fixed rule that chooses a kernel, and what is taken for a chain of layers."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import idiolect as il
 from idiolect import Task, models
 from idiolect.core.knobs import SettingError
-from idiolect.task.kernels import layer_chain
+from idiolect.task.kernels import Vmapped, layer_chain
 from task.common import Skip, Text
 
 
@@ -121,3 +123,42 @@ def test_an_operator_that_torch_maps_row_by_row_causes_no_warning(recwarn):
     task = Task(Pair())
     assert task.outputs(task.x0.repeat(3, 1), torch.ones(3, 4, 6)).shape == (3, 4, 2)
     assert task.kernel == "vmap" and not recwarn.list
+
+
+class Recurrent(nn.Module):
+    """Its gradient can be mapped; its outputs, in evaluation mode, cannot."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 3)
+        self.layer = nn.RNN(3, 4, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.layer(self.words(x))[0][:, -1])
+
+
+class OnlyInUse(nn.Module):
+    """A decision about data that is taken in evaluation mode alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+
+    def forward(self, x):
+        z = self.layer(x)
+        return z if self.training or bool(z.isfinite().all()) else torch.zeros_like(z)
+
+
+@pytest.mark.parametrize("model", [Recurrent, OnlyInUse])
+def test_where_torch_cannot_map_outputs_or_gradients_every_round_is_by_rows(model, monkeypatch):
+    gradients = []
+    before = Vmapped.grad
+    monkeypatch.setattr(Vmapped, "grad", lambda *a: (gradients.append(1), before(*a))[1])
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 9, (40, 5))
+    x = x if model is Recurrent else x.astype(np.float32)
+    data = il.Federation.from_arrays(x, rng.integers(0, 2, 40), np.repeat(range(4), 10))
+    result = il.run("local", il.Task(model()), data, rounds=2)
+    assert result.record.kernel == "rows"
+    assert len(gradients) <= 1  # that of the trial

@@ -421,3 +421,27 @@ def test_a_loss_of_another_form_is_refused_with_the_shapes_it_was_given(name, lo
     module, inputs, targets, _ = OWN[name]
     with pytest.raises(SettingError, match=says):
         il.run("fedavg", Task(module, loss), federation(inputs, targets), rounds=1)
+
+
+def test_outputs_that_may_not_be_probabilities_are_refused_before_the_run():
+    inputs, targets = torch.rand(30, 3), torch.arange(30) % 2
+    task = Task(nn.Linear(3, 1), nn.BCELoss())
+    nn.init.constant_(task.module.bias, 0.5)  # within 0 and 1, as it starts
+    with pytest.raises(SettingError, match=r"bce takes probabilities from 0 to 1.*BCEWithLogits"):
+        il.run("local", task, federation(inputs, targets), rounds=1)
+    proper = Task(nn.Sequential(nn.Linear(3, 1), nn.Sigmoid()), nn.BCELoss())
+    il.run("local", proper, federation(inputs, targets), rounds=1)
+
+
+def test_second_derivatives_of_a_loss_without_a_forward_mode():
+    data = federation(torch.randn(30, 3), torch.randn(30))
+    method = il.make_method("per-fedavg", hessian="exact", steps=2)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    huber, squared = (
+        il.run(method, Task(net, loss), data, rounds=2, dtype="float64").personal(0)
+        for loss in (nn.HuberLoss(delta=1e6), nn.MSELoss())  # within delta half of the square
+    )
+    halved = il.run(method, Task(net, "half_squared"), data, rounds=2, dtype="float64").personal(0)
+    for a, b, c in zip(*(m.parameters() for m in (huber, halved, squared)), strict=True):
+        torch.testing.assert_close(a, b)
+        assert not torch.equal(a, c)

@@ -123,6 +123,14 @@ class AlwaysCentred(Base):
         return h - h.mean(0)
 
 
+class Branching(Base):
+    """What it does depends on all samples together; on few of them it does not show."""
+
+    def forward(self, x):
+        z = super().forward(x)
+        return z if float(x[:, 0].sum()) < 3 else -z
+
+
 class Adjusted(Base):
     """Logit adjustment: only training adds the log-priors."""
 
@@ -188,6 +196,13 @@ def test_outputs_that_depend_on_the_samples_beside_them():
     assert not behaviour(Base()).mixes
     with pytest.raises(SettingError, match=r"in evaluation mode.* depends on the samples beside"):
         behaviour(AlwaysCentred())
+
+
+def test_control_flow_that_only_several_samples_together_show_is_recognised():
+    x, y = samples(8)
+    x[:, 0] = 0.5  # below the bound alone and up to five together
+    with pytest.raises(SettingError, match="in evaluation mode"):
+        try_out(Branching(), as_loss("cross_entropy"), x, y)
 
 
 def test_a_head_that_starts_at_zero_hides_nothing():

@@ -63,9 +63,7 @@ def _of_messages(parts: RunParts) -> Iterator[str]:
         return
     messages = s.buffer if s.asynchronous else parts.clients_heard
     if s.rule != Settings().rule and _gives_mean(parts, contract, messages):
-        some = (
-            "one message" if messages == 1 else f"{messages} messages, of which it gives the mean,"
-        )
+        some = "one message" if messages == 1 else f"{messages} messages, whose mean it gives,"
         yield f"rule: {RULES.text(s.rule)!r} has no effect on {some} per step of the server"
     if s.client_weights.pairs and parts.eligible == 1:
         yield "client_weights: they have no effect on one client"
