@@ -36,11 +36,12 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
 
-# docs/reliability.md: new random schedules, every kill point, 100,000 bad messages per channel
+# docs/reliability.md: new random schedules and combinations, every kill point, 100,000 bad messages
+# per channel
 faults: $(VENV)/.dev
 	IDIOLECT_FAULTS_SCHEDULES=400 IDIOLECT_FAULTS_KILLS=0 IDIOLECT_FAULTS_MESSAGES=100000 \
-	IDIOLECT_FAULTS_FLIPS=60 \
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" tests/faults
+	IDIOLECT_FAULTS_FLIPS=60 IDIOLECT_FAULTS_COMBINATIONS=200 \
+	$(BIN)/python -m pytest -n 2 --dist load -m "slow or not slow" tests/faults tests/combinations
 
 # 10,000 clients, 1,000 rounds: memory and descriptors do not grow
 soak: $(VENV)/.dev

@@ -403,8 +403,10 @@ def check_without(c: Combination, name: str, first: Values, words: list[str]) ->
     settings = c.options.get(name, {name: None})
     if any(bound in str(settings.get(name)) for bound in BOUNDS):
         return
-    if name == "rule" and c.method == "lp-proj-1":
-        return  # messages are one step away from the shared model, often all of them the same
+    if name in ("rule", "client_weights") and c.method in ("lp-proj-1", "dichotomy"):
+        # messages are one step away from the shared model, often all of them the same; Local may
+        # be what is chosen
+        return
     if chosen_anyway(c, less.result, settings):
         return
     if any(about in line for about in ABOUT_ALL for line in words):

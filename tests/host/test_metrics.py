@@ -164,6 +164,12 @@ def test_the_areas_of_many_clients_are_exact_with_ties():
             assert math.isnan(found[k])
 
 
+def test_scores_of_equal_certainty_are_ties_also_where_they_are_infinite():
+    score = np.array([np.inf, np.inf, -np.inf, np.inf])
+    area = by_client(np.zeros(4, dtype=int), score, np.array([1, 0, 0, 1]), 1)
+    assert area[0] == skm.roc_auc_score([1, 0, 0, 1], np.sign(score))
+
+
 def test_hosts_do_not_change_a_bit_of_any_metric():
     data = classes()
     asked = {"rounds": 2, "sample": 4, "metrics": [*NAMED.split(","), own_share]}

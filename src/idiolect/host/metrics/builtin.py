@@ -216,7 +216,7 @@ def by_client(
     size = np.bincount(owner, minlength=clients)
     first = size.cumsum() - size
     new = np.ones(len(score), dtype=bool)  # begins a run of equal scores of one client
-    new[1:] = (np.diff(score) != 0) | (np.diff(owner) != 0)
+    new[1:] = (score[1:] != score[:-1]) | (owner[1:] != owner[:-1])
     start = np.flatnonzero(new)
     end = np.append(start[1:], len(score)) - 1
     rank = ((start + end) / 2)[new.cumsum() - 1] - first[owner] + 1
