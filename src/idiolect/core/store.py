@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .files import private_opener
+from .files import FULL, private_opener
 from .knobs import SettingError
 from .tensors import Shapes, check_shapes, shapes_of
 from .types import State, prefixed, under
@@ -336,7 +336,6 @@ def _unmet(clients: int) -> Tensor:
     return torch.full((clients,), -1, dtype=torch.int64)
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _ZEROS = bytes(1 << 20)
 
@@ -404,7 +403,7 @@ def _row_size(rows: Tensor) -> int:
 
 
 def _no_room(error: OSError, place: Path, size: int = 0) -> Exception:
-    if error.errno not in _FULL:
+    if error.errno not in FULL:
         return error
     needed = f": they may take {size / 2**30:.3g} GiB" if size else ""
     return SettingError(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..core.documents import decode, expect_fields
-from ..core.files import write_document
+from ..core.files import on_disk, write_document
 from ..core.knobs import SettingError
 from ..core.text import warn
 from ..data.federation import SPLITS
@@ -33,7 +33,6 @@ from .directory import (
     checkpoint_folder,
     differences,
     environment,
-    on_disk,
     read_starts,
 )
 from .divergence import LostRounds
@@ -160,7 +159,7 @@ class Runner:
                 if not one.on_disk:
                     result.keep(seed, session)
                 if folder is not None:
-                    with on_disk("the result"):
+                    with on_disk("the result", folder.path / "record.json"):
                         result.write(folder)
                 one.call("end")
         return result
@@ -440,9 +439,9 @@ class SeedRun:
         facts = {**self.record.progress(), "lost": asdict(self.lost)}
         if self.record.stopped == BY_CALLBACK:
             facts["stopped"] = BY_CALLBACK
-        with on_disk(f"the checkpoint of round {self.session.rounds}"):
+        place = self.folder.checkpoints(self.record.seed)
+        with on_disk(f"the checkpoint of round {self.session.rounds}", place):
             facts["journal"] = self.journal.save()
-            place = self.folder.checkpoints(self.record.seed)
             path = self.session.save(place, self.runner.identity, facts)
             self.on_disk = True
         return path if self.on_disk else None
@@ -457,7 +456,7 @@ class SeedRun:
         """The models as they are now, in a folder for the best round."""
         assert self.runner.best_in is not None
         place = checkpoint_folder(self.runner.best_in, self.record.seed, best=True)
-        with on_disk(f"the checkpoint of the best round, {self.session.rounds},"):
+        with on_disk(f"the checkpoint of the best round, {self.session.rounds},", place):
             self.session.save(place, self.runner.identity)
 
     @contextmanager
@@ -483,8 +482,9 @@ class SeedRun:
             self._restore(path)
         starts = self.runner.starts
         starts[-1]["from"][str(self.record.seed)] = self.session.rounds
-        with on_disk("the environment"):
-            write_document(folder.path / "environment.json", {"starts": starts})
+        file = folder.path / "environment.json"
+        with on_disk("the environment", file):
+            write_document(file, {"starts": starts})
 
     def _restore(self, path: Path) -> None:
         """Back to the newest sound checkpoint."""
