@@ -62,8 +62,8 @@ def main(argv: list[str] | None = None) -> int:
             unwritten[Path("stdout")] = f"the standard output ({error.strerror})"
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  or Python tries again as it ends
     if unwritten:
-        texts = shown(", ".join(unwritten.values()))
-        print(f"error: could not be written: {texts}; {AGAIN}", file=sys.stderr)
+        texts = ", ".join(unwritten.values())
+        print(f"error: could not be written: {shown(texts)}; {AGAIN}", file=sys.stderr)
     return code or int(bool(unwritten))
 
 

@@ -65,7 +65,7 @@ class Help(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs="?", metavar="TOPIC", **options)
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        print(_help_text(parser, str(values or "").strip().lstrip("-")), end="")
+        print(_help_text(parser, str(values or "").strip().lstrip("-")), end="", flush=True)
         parser.exit()
 
 
