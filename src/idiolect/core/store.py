@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .files import FULL, private_opener
 from .knobs import SettingError
+from .scratch import ScratchFolder
 from .tensors import Shapes, check_shapes, shapes_of
 from .types import State, prefixed, under
 
@@ -346,7 +347,7 @@ class RowFiles:
     def __init__(self, scratch: Path | None):
         place = Path(tempfile.gettempdir()) if scratch is None else scratch
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="idiolect-rows-", dir=place)
+            self._folder = ScratchFolder(place)
         except OSError as error:
             raise _no_room(error, place) from None
         self._place = place

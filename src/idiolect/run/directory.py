@@ -40,6 +40,7 @@ from ..core.files import (
     resume_command,
 )
 from ..core.knobs import SettingError
+from ..core.scratch import PREFIX
 
 FORMAT = 5
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9]+\.[0-9]+-[0-9a-f]{8}")  # see core/files.py
@@ -92,7 +93,7 @@ class RunDirectory:
     def clear(self) -> None:
         """Remove what a killed run left behind: half-written files, private rows on the disk."""
         for entry in self.path.iterdir():
-            if entry.name.startswith("idiolect-rows-") and entry.is_dir():
+            if entry.name.startswith(PREFIX) and entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
             elif _HALF_WRITTEN.fullmatch(entry.name):
                 entry.unlink(missing_ok=True)

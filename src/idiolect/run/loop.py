@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import torch
 from ..core.documents import decode, expect_fields
 from ..core.files import on_disk, write_document
 from ..core.knobs import SettingError
+from ..core.scratch import ScratchFolder
 from ..core.text import warn
 from ..data.federation import SPLITS
 from ..host.baselines import per_client
@@ -132,7 +132,7 @@ class Runner:
         record = self._blank_record()
         if folder is None and self.settings.keep_best:
             # a result without a directory keeps its best models in a folder that ends with it
-            scratch = tempfile.TemporaryDirectory(prefix="idiolect-best-")
+            scratch = ScratchFolder()
             self.best_in, keeper = Path(scratch.name), scratch
         else:
             self.best_in, keeper = folder.path if folder else None, None

@@ -6,7 +6,6 @@ import io
 import math
 import os
 import pickle
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,6 +17,7 @@ from ..core.columns import FittedTable
 from ..core.documents import plain
 from ..core.files import on_disk, resume_command, unwritten, write_atomic, write_csv, write_document
 from ..core.knobs import SettingError, build
+from ..core.scratch import ScratchFolder
 from ..core.text import warnings_once
 from ..data.federation import Federation
 from ..data.shared import SharedData, shared
@@ -244,7 +244,7 @@ def _trials(
 def result_file(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[Path]:
     """Where results are stored as they come."""
     if directory is None:
-        with tempfile.TemporaryDirectory(prefix="idiolect-") as scratch:
+        with ScratchFolder() as scratch:
             yield Path(scratch) / RUNS
         unwritten.pop(Path(scratch) / RUNS, None)  # the results are in memory
         return
