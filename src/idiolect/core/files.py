@@ -80,6 +80,8 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
     ...     file.read_bytes(), [p.name for p in Path(place).iterdir()]
     (b'second', ['note.txt'])
     """
+    if path.exists() and not (path.is_file() or path.is_symlink()):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb", opener=private_opener) as file:
