@@ -76,6 +76,9 @@ def _exit_code(arguments: list[str]) -> int:
         return 128 + getattr(stop, "number", 2)
     except BrokenPipeError:
         return 0
+    except MemoryError as error:
+        print(f"error: out of memory: {shown(error)}", file=sys.stderr)
+        return 1
     except OSError as error:  # of the disk, a folder, a file: their names say what to do
         print(f"error: {shown(error)}", file=sys.stderr)
         return 1

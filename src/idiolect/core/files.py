@@ -218,6 +218,17 @@ def check_regular(path: Path) -> None:
         raise OSError(f"{path.name} is not a regular file (links are refused)")
 
 
+def regular_file(path: str | Path, field: str) -> Path:
+    """A user's file, which may be a link; a pipe or a device, which may have no end, is refused.
+
+    One that is not there is left to who opens it.
+    """
+    file = given_path(str(path), field)
+    if file.exists() and not file.is_file():
+        raise SettingError(f"{field} must be a regular file, got {str(path)!r}")
+    return file
+
+
 def read_bytes(path: Path, limit: int = MOST_JSON) -> bytes:
     """The content of a regular file of at most `limit` bytes; OSError for anything else."""
     check_regular(path)
