@@ -69,7 +69,9 @@ def test_a_pipe_is_not_waited_for(capsys, tmp_path):
     pipe = tmp_path / "pictures" / "a" / "x" / "pipe.png"
     pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)
-    Image.new("L", (4, 4)).save(pipe.with_name("one.png"))
+    for name in ("a/x/one.png", "a/y/two.png", "b/x/three.png", "b/y/four.png"):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4)).save(tmp_path / "pictures" / name)
     folder = ["--data", "folder", "--path", str(tmp_path / "pictures")]
     assert "pipe.png" in refused(["run", "fedavg", *folder], capsys)
     for arguments in (
