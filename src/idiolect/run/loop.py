@@ -36,6 +36,7 @@ from .directory import (
     read_starts,
 )
 from .divergence import LostRounds
+from .history import History
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .prepare import RunParts
@@ -222,7 +223,7 @@ class CheckpointFacts:
     """What a seed's checkpoint says beside its tensors."""
 
     server: dict[str, Any]
-    history: list[dict[str, float]]
+    history: dict[str, str]  # see `History.packed`
     seconds: float
     journal: dict[str, Any]
     engine: dict[str, Any] = field(default_factory=dict)
@@ -241,7 +242,7 @@ class CheckpointFacts:
         if not 0 <= saved.lost.rounds <= rounds or min(saved.lost.messages, saved.lost.first) < 0:
             raise ValueError("lost must be of rounds that were run")
         last = 0
-        for figures in saved.history:
+        for figures in History.unpacked(saved.history):
             expect_fields(figures, dict.fromkeys(columns, float), place="history")
             if type(figures["round"]) is not int or not last < figures["round"] <= rounds:
                 raise ValueError("history must have rounds that are whole numbers in their order")
@@ -260,6 +261,7 @@ class SeedRun:
     folder: RunDirectory | None
     on_disk: bool = False  # whether the last checkpoint was written
     lost: LostRounds = LostRounds()  # rounds in a row without a usable message
+    history: History = field(default_factory=History)  # the record's, while it grows
 
     @property
     def settings(self) -> Settings:
@@ -290,7 +292,7 @@ class SeedRun:
                 record.times.append(clock() - began)
             self.journal.round_done(server, session.rounds, session.engine.delays_of_round)
             record.seconds = clock() - began
-            if evaluated and s.keep_best and best_row(record.history, s) == len(record.history) - 1:
+            if evaluated and s.keep_best and best_row(self.history, s) == len(self.history) - 1:
                 self._keep_best()
             with self._saved_on_error():
                 if evaluated:
@@ -317,7 +319,7 @@ class SeedRun:
     def _stop(self) -> str:
         """Why the run ends here; "" while it continues."""
         s = self.settings
-        history = self.record.history
+        history = self.history
         done = self.session.rounds >= s.rounds
         if self._diverged(done):
             return DIVERGED
@@ -348,7 +350,7 @@ class SeedRun:
     def _figure(self) -> Figure:
         """The chosen figure of the last evaluated round; NaN before the first."""
         name = self.settings.figure(self.session.classes)
-        history = self.record.history
+        history = self.history
         return Figure(history[-1][name] if history else math.nan, name)
 
     def evaluate(self) -> None:
@@ -367,7 +369,7 @@ class SeedRun:
         for name in s.split_columns:
             split, _, figure = name.partition("_")
             figures[name] = more[split][figure]
-        self.record.history.append(figures)
+        self.history.append(figures)
         accuracy = torch.full((len(session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
         self.journal.evaluated(figures, accuracy.numpy())
@@ -385,6 +387,7 @@ class SeedRun:
     def finish(self) -> None:
         """The final figures."""
         session, record = self.session, self.record
+        record.history = list(self.history)
         people, engine = session.people, session.engine
         engine.check_complete()
         parts = {"honest": engine.evaluate(people.evaluated, SPLITS)}
@@ -427,7 +430,7 @@ class SeedRun:
         if record.history:
             record.by_client = self.journal.by_client()
         if self.settings.validates and record.history:
-            row = best_row(record.history, self.settings)
+            row = best_row(self.history, self.settings)
             record.best = dict(record.history[row]) if row >= 0 else {}
 
     # -- checkpoints -----------------------------------------------------------------------------
@@ -436,7 +439,8 @@ class SeedRun:
         self.on_disk = False
         if self.folder is None:
             return None
-        facts = {**self.record.progress(), "lost": asdict(self.lost)}
+        history = self.history.packed()
+        facts = {**self.record.progress(), "history": history, "lost": asdict(self.lost)}
         if self.record.stopped == BY_CALLBACK:
             facts["stopped"] = BY_CALLBACK
         place = self.folder.checkpoints(self.record.seed)
@@ -497,18 +501,19 @@ class SeedRun:
             own = ("round", *summarise(no_clients), *SENT, "gradients_per_client")
             columns = [*own, *metrics, *s.split_columns, *session.engine.figures()]
             facts = CheckpointFacts.read(newest.facts, newest.round, columns)
-            record.history = facts.history
-            self.journal.load(facts.journal, len(facts.history))
+            self.history = History.unpacked(facts.history)
+            self.journal.load(facts.journal, len(self.history))
             if longer and session.held_out_personalised:
                 raise ValueError(
                     "its held-out clients were personalised at the end of the shorter run, and "
                     "cannot be again; start a new run with more rounds"
                 )
-        last = record.history[-1]["round"] if record.history else 0
+        last = self.history[-1]["round"] if self.history else 0
         if longer and s.eval_every and last == session.rounds and last % s.eval_every:
             # evaluated only because it was the last round: now it is one among others
-            record.history.pop()
+            self.history.pop()
             self.journal.forget_last()
+        record.history = list(self.history)
         if not longer:
             record.stopped = facts.stopped
         for figures in record.history:
@@ -537,8 +542,8 @@ class SeedRun:
             self.session.rounds,
             self.settings.rounds,
             record.seconds,
-            dict(record.history[-1]) if record.history else {},
-            record.history,
+            self.history[-1] if self.history else {},
+            self.history,
             ledger,
             self.settings,
             record.final,
@@ -552,17 +557,16 @@ class SeedRun:
             record.stopped = BY_CALLBACK
 
 
-def best_row(history: Sequence[dict[str, Any]], settings: Settings) -> int:
+def best_row(history: History, settings: Settings) -> int:
     """The evaluated round with the best validation figure, the first of equals; -1 without one.
 
     >>> rounds = [{"valid_loss": 0.9}, {"valid_loss": 0.5}, {"valid_loss": 0.5}]
-    >>> best_row(rounds, Settings())
+    >>> best_row(History(rounds), Settings())
     1
     """
     sign = -1 if direction(settings.watched, settings.metrics) else 1
     best, at = math.inf, -1
-    for number, row in enumerate(history):
-        value = sign * row[f"valid_{settings.watched}"]
-        if value < best:
-            best, at = value, number
+    for number, value in enumerate(history.column(f"valid_{settings.watched}") if history else ()):
+        if sign * value < best:
+            best, at = sign * value, number
     return at

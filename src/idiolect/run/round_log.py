@@ -146,7 +146,7 @@ class Journal:
         """A last attempt to write what waits."""
         for file in self.files.values():
             if file.path is not None and file.path in unwritten:
-                with on_disk(file.path.name, file.path):
+                with on_disk(file.path.name, file.path, say=lambda text: None):
                     file.flush()
             file.close()
 
