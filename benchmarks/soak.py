@@ -1,6 +1,7 @@
 """Does a long run grow? Resident memory and open descriptors over many rounds.
 
     python -m benchmarks.soak --clients 10000 --rounds 1000
+    python -m benchmarks.soak --metrics f1,log_loss,balanced_accuracy
 
 Every round is evaluated on every client, in a run directory with a checkpoint every 50 rounds.
 Prints a line every 100 rounds and exits with 1 if, after the first 100, memory has grown by more
@@ -25,6 +26,7 @@ EVERY = 100  # rounds between lines
 LIMIT = 1.0  # MB per 100 rounds
 FEATURES, HIDDEN, CLASSES = 60, 140, 10  # a model of 9,950 numbers
 SAMPLES = 10  # per client
+METRICS = "f1,log_loss,balanced_accuracy"
 
 
 def resident() -> float:
@@ -47,7 +49,9 @@ def federation(clients: int) -> il.Federation:
     return il.Federation.from_arrays(inputs, targets, np.repeat(np.arange(clients), SAMPLES))
 
 
-def soak(clients: int, rounds: int, heard: int, directory: str | None) -> list[tuple]:
+def soak(
+    clients: int, rounds: int, heard: int, directory: str | None, metrics: str = ""
+) -> list[tuple]:
     """(round, MB, descriptors) every 100 rounds."""
     seen: list[tuple[int, float, int]] = []
     began = time.monotonic()
@@ -76,6 +80,7 @@ def soak(clients: int, rounds: int, heard: int, directory: str | None) -> list[t
         checkpoint_every=50,
         directory=directory,
         progress=progress,
+        metrics=metrics,
     )
     return seen
 
@@ -104,13 +109,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1_000)
     parser.add_argument("--heard", type=int, default=100, help="clients heard per round")
     parser.add_argument("--no-directory", action="store_true", help="a run that keeps no files")
+    parser.add_argument("--metrics", default="", help="also evaluated, e.g. " + METRICS)
     parsed = parser.parse_args()
     if parsed.rounds < 2 * EVERY:
         parser.error(f"--rounds: at least {2 * EVERY}")
     il.keep_memory()
     with tempfile.TemporaryDirectory() as folder:
         directory = None if parsed.no_directory else str(Path(folder) / "run")
-        seen = soak(parsed.clients, parsed.rounds, parsed.heard, directory)
+        seen = soak(parsed.clients, parsed.rounds, parsed.heard, directory, parsed.metrics)
     wrong = verdict(seen)
     first, last = seen[0], seen[-1]
     growth = (last[1] - first[1]) / (last[0] - first[0]) * 100

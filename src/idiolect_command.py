@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -10,7 +11,12 @@ def main() -> int:
     if sys.argv[1:] in (["--version"], ["-V"]):
         from importlib.metadata import version
 
-        print(version("idiolect"))
+        try:
+            print(version("idiolect"), flush=True)
+        except OSError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  or Python tries again as it ends
+            return 1
         return 0
     from idiolect.cli.main import main as command
 

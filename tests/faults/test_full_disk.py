@@ -61,7 +61,7 @@ def test_the_run_ends_with_a_message_and_goes_on_when_there_is_room(rows, tmp_pa
     same(run(tmp_path / "run", resume=True), run())
     same(run(tmp_path / "other", resume=True, memory=ROOMY), run(memory=ROOMY))
     gc.collect()
-    assert not list((tmp_path / "run").glob("idiolect-rows-*"))
+    assert not list((tmp_path / "run").glob("idiolect-scratch-*"))
 
 
 @pytest.mark.slow

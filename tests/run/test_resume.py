@@ -324,7 +324,7 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(tmp_path):
     half = tmp_path / "run" / "checkpoints" / "seed-0" / f".writing-{at(4)}-0badcafe"
     half.mkdir()
     (half / "server.safetensors").write_bytes(b"half")
-    rows = tmp_path / "run" / "idiolect-rows-abc"
+    rows = tmp_path / "run" / "idiolect-scratch-abcdefgh"
     rows.mkdir()
     (rows / "x").write_bytes(b"rows")
     same(run(il.FedProxSoft(), tmp_path / "run"), run(il.FedProxSoft()))

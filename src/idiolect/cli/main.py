@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
 
 from ..core.allocator import keep_memory
+from ..core.files import disk_is_full, unwritten
 from ..core.knobs import SettingError
 from ..core.text import shown
 from ..report.console import OUT, fit_pipe, lines, literal, print_anything
 from .commands import COMMANDS
 
+AGAIN = "make room, then resume the run or repeat the command"
 GROUP = "idiolect.commands"  # entry points of other packages: NAME = "module:function"
 
 
@@ -47,9 +51,23 @@ def main(argv: list[str] | None = None) -> int:
     0 on success, 1 if the system refused (a full disk), 2 for a setting that is refused, 130
     after Ctrl-C, 143 after SIGTERM.
     """
-    arguments = sys.argv[1:] if argv is None else argv
     print_anything()
     fit_pipe()
+    unwritten.clear()
+    code = _exit_code(sys.argv[1:] if argv is None else argv)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            unwritten[Path("stdout")] = f"the standard output ({error.strerror})"
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  or Python tries again as it ends
+    if unwritten:
+        texts = ", ".join(unwritten.values())
+        print(f"error: could not be written: {shown(texts)}; {AGAIN}", file=sys.stderr)
+    return code or int(bool(unwritten))
+
+
+def _exit_code(arguments: list[str]) -> int:
     try:
         _run(arguments)
         return 0
@@ -58,6 +76,9 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + getattr(stop, "number", 2)
     except BrokenPipeError:
         return 0
+    except MemoryError as error:
+        print(f"error: out of memory: {shown(error)}", file=sys.stderr)
+        return 1
     except OSError as error:  # of the disk, a folder, a file: their names say what to do
         print(f"error: {shown(error)}", file=sys.stderr)
         return 1
@@ -66,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         if not isinstance(error, SettingError) and not several_lines:
             raise
         print(f"error: {lines(error) if several_lines else shown(error)}", file=sys.stderr)
-        return 2
+        return 1 if disk_is_full(error) else 2
 
 
 def _run(arguments: list[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NoReturn
 
-from ..core.files import given_path
+from ..core.files import given_path, regular_file
 from ..core.knobs import BOOLEANS, SettingError, accepted, build, check, kinds_of, nearest, written
 from ..data import DATASETS
 from ..methods import METHODS, Preset, has_preset
@@ -65,7 +65,7 @@ class Help(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs="?", metavar="TOPIC", **options)
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        print(_help_text(parser, str(values or "").strip().lstrip("-")), end="")
+        print(_help_text(parser, str(values or "").strip().lstrip("-")), end="", flush=True)
         parser.exit()
 
 
@@ -353,11 +353,10 @@ class SettingsFile:
 
 def _read_toml(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
+        with regular_file(path, "config").open("rb") as file:
             body = file.read(MOST + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SettingError(f"config: cannot read {path}: {reason}") from None
+    except OSError as error:
+        raise SettingError(f"config: cannot read {path}: {error.strerror}") from None
     if len(body) > MOST:
         raise SettingError(f"config: {path} must have at most {MOST} bytes")
     try:

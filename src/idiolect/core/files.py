@@ -8,6 +8,7 @@ only regular files, no symbolic links, no more bytes than a bound, no more in th
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -17,17 +18,19 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from .documents import decode, sealed, unsealed
 from .knobs import SettingError
-from .text import csv_cell
+from .text import csv_cell, warn
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 MOST_JSON = 256 << 20  # bytes of a JSON file that is read
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on files
 
 T = TypeVar("T")
 
@@ -77,6 +80,8 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
     ...     file.read_bytes(), [p.name for p in Path(place).iterdir()]
     (b'second', ['note.txt'])
     """
+    if path.exists() and not (path.is_file() or path.is_symlink()):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb", opener=private_opener) as file:
@@ -88,6 +93,7 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+    unwritten.pop(path, None)
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
@@ -141,6 +147,51 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+unwritten: dict[Path, str] = {}  # what is not on the disk so far; the command ends with 1
+
+
+@contextmanager
+def on_disk(
+    what: str, path: Path | None, say: Callable[[str], None] = warn, any_error: bool = False
+) -> Iterator[None]:
+    """Tolerate a full disk, or `any_error` of the system: warn, keep earlier files, continue.
+
+    The path, unless it is None (of a copy of what is in memory), is in `unwritten` until a later
+    attempt succeeds.
+
+    >>> with on_disk("the table", Path("table.csv"), print):
+    ...     raise OSError(errno.ENOSPC, "No space left on device")
+    the table could not be written (No space left on device); earlier files are untouched and the \
+run continues
+    >>> with on_disk("the table", Path("table.csv")):
+    ...     pass
+    >>> unwritten
+    {}
+    """
+    try:
+        yield
+        if path is not None:
+            unwritten.pop(path, None)
+    except OSError as error:
+        if error.errno not in FULL and not any_error:
+            raise
+        if path is not None:
+            unwritten[path] = f"{what} ({error.strerror})"
+        say(
+            f"{what} could not be written ({error.strerror}); "
+            "earlier files are untouched and the run continues"
+        )
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that it was raised for, is that of a full disk."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return True
+        error = error.__context__
+    return False
+
+
 def lock_file(file: IO[Any], seconds: float = 0.0) -> bool:
     """Lock a file for this process, however it ends; False if another one holds it for so long."""
     end = time.monotonic() + seconds
@@ -165,6 +216,17 @@ def check_regular(path: Path) -> None:
     """Refuse, by OSError, whatever is not a file itself: a link, a folder, a pipe, a device."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(f"{path.name} is not a regular file (links are refused)")
+
+
+def regular_file(path: str | Path, field: str) -> Path:
+    """A user's file, which may be a link; a pipe or a device, which may have no end, is refused.
+
+    One that is not there is left to who opens it.
+    """
+    file = given_path(str(path), field)
+    if file.exists() and not file.is_file():
+        raise SettingError(f"{field} must be a regular file, got {str(path)!r}")
+    return file
 
 
 def read_bytes(path: Path, limit: int = MOST_JSON) -> bytes:

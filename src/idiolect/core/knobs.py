@@ -149,7 +149,20 @@ def nearest(name: str, names: typing.Iterable[str], what: str) -> SettingError:
         *difflib.get_close_matches(name.lower(), names, n=1, cutoff=CLOSE),
     ]
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return SettingError(f"{what}: {name!r} is unknown; {hint}known: {', '.join(names)}")
+    return SettingError(f"{what}: {brief(name)} is unknown; {hint}known: {', '.join(names)}")
+
+
+def brief(value: Any, most: int = 80) -> str:
+    """A value as Python writes it, cut where it is longer than `most` characters.
+
+    >>> brief(0.1), brief("-" * 60000, most=9)
+    ('0.1', "'-----...")
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write numbers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -168,6 +181,8 @@ def _convert(value: Any, kind: type) -> Any:
         raise ValueError
     if kind is int:
         number = float(value)
+        if abs(number) >= 2**63:  # what torch and NumPy count with; infinity is among them
+            raise OverflowError
         if isinstance(value, bool) or not number.is_integer():
             raise ValueError
         exact = isinstance(value, (int, str)) and str(value).lstrip("+-").isdigit()
@@ -188,8 +203,9 @@ def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
     m = f.metadata
     try:
         value = _convert(value, kind)
-    except (ValueError, TypeError, KeyError, OverflowError):
-        raise _refused(name, value, f, kind) from None
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        too_large = kind is int and isinstance(error, OverflowError)
+        raise _refused(name, value, f, kind, too_large) from None
     fits = (
         ("choices" not in m or value in m["choices"])
         and ("above" not in m or value > m["above"])
@@ -202,11 +218,14 @@ def check(name: str, value: Any, f: dataclasses.Field, kind: type) -> Any:
     return value
 
 
-def _refused(name: str, value: Any, f: dataclasses.Field, kind: type) -> SettingError:
+def _refused(
+    name: str, value: Any, f: dataclasses.Field, kind: type, too_large: bool = False
+) -> SettingError:
     renamed = f.metadata.get("renamed", {})
     is_old = isinstance(value, str) and value in renamed
     note = f"; use {renamed[value]}" if is_old else f" ({f.metadata['help']})"
-    return SettingError(f"{name} must be {accepted(f, kind)}, got {value!r}{note}")
+    bits = " of at most 64 bits" if too_large else ""
+    return SettingError(f"{name} must be {accepted(f, kind)}{bits}, got {brief(value)}{note}")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch import nn
 ADAPTER = "*adapter.*"  # the names that models/adapters.py gives, and no others may have
 ALIKE = 0.75  # the share of its numbers that a block of a stack has in common with the others
 CONTAINERS = (nn.Sequential, nn.ModuleList)
+LONGEST = 1000  # characters of a pattern; one of many brackets takes the square of them
 
 Names = tuple[str, ...]  # of parameters
 
@@ -88,6 +89,8 @@ class Parts:
             if word in self.numbered:
                 place = _place(number, len(self.numbered[word]))
                 return None if place is None else self.numbered[word][place]
+        if len(text) > LONGEST:
+            return None
         matches = tuple(n for n in self.names if fnmatch.fnmatchcase(n, text))
         return matches or None
 

@@ -52,20 +52,14 @@ def style_axes(axes: Any, grid: str = GRID) -> None:
         axes.grid(color=grid, linewidth=0.6)
 
 
-def save_figure(figure: Figure, path: Path, dpi: int = 150, private: bool = True) -> Path:
-    """Write the picture in the format of its suffix; the same bytes each time.
-
-    A `private` one is readable by its owner alone, as all files of a run are.
-    """
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write the picture in the format of its suffix; the same bytes each time."""
     kind = path.suffix.lstrip(".") or "png"
     metadata: Any = {"Software": None} if kind == "png" else None
     drawn = io.BytesIO()
     try:
         figure.savefig(drawn, dpi=dpi, format=kind, metadata=metadata)
-        if private:
-            write_atomic(path, drawn.getvalue())
-        else:
-            path.write_bytes(drawn.getvalue())
+        write_atomic(path, drawn.getvalue())
     except ValueError as error:  # an unknown format
         raise SettingError(f"path: {str(path)!r} cannot be written: {error}") from None
     return path

@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, cast
 
-from .knobs import SettingError, build, nearest
+from .knobs import SettingError, brief, build, nearest
 
 T = TypeVar("T")
 Part = TypeVar("Part")
@@ -223,20 +223,33 @@ def _name_and_options(part: str, field: str) -> tuple[str, dict[str, Any]]:
     try:
         if "(" in part and not rest.endswith(")"):
             raise ValueError
-        call = ast.parse(f"f({rest[:-1] if rest else ''})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError
-        options = {str(k.arg): _value(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError):
+        options = keyword_options(rest[:-1], words=True)
+    except ValueError:
         raise SettingError(
-            f"{field} must be NAME or NAME(option=value, ...), several joined by +, got {part!r}"
+            f"{field} must be NAME or NAME(option=value, ...), several joined by +, "
+            f"got {brief(part)}"
         ) from None
     return name.strip(), options
 
 
-def _value(node: ast.expr) -> Any:
-    """A literal; a bare word is text."""
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+def keyword_options(text: str, words: bool = False) -> dict[str, Any]:
+    """Options as the arguments of a call, with literals or, where allowed, bare `words` as text.
+
+    >>> keyword_options("k=3, coding=elias", words=True)
+    {'k': 3, 'coding': 'elias'}
+    """
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
+            raise ValueError("options must be name=value, name=value, ...")
+        return {
+            str(k.arg): k.value.id
+            if words and isinstance(k.value, ast.Name)
+            else ast.literal_eval(k.value)
+            for k in call.keywords
+        }
+    except (SyntaxError, MemoryError, RecursionError) as error:  # the last two: nested too deeply
+        raise ValueError(str(error)) from None
 
 
 def _literal(value: Any) -> str:

@@ -19,8 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .files import private_opener
+from .files import FULL, private_opener
 from .knobs import SettingError
+from .scratch import ScratchFolder
 from .tensors import Shapes, check_shapes, shapes_of
 from .types import State, prefixed, under
 
@@ -336,7 +337,6 @@ def _unmet(clients: int) -> Tensor:
     return torch.full((clients,), -1, dtype=torch.int64)
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _ZEROS = bytes(1 << 20)
 
@@ -347,7 +347,7 @@ class RowFiles:
     def __init__(self, scratch: Path | None):
         place = Path(tempfile.gettempdir()) if scratch is None else scratch
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="idiolect-rows-", dir=place)
+            self._folder = ScratchFolder(place)
         except OSError as error:
             raise _no_room(error, place) from None
         self._place = place
@@ -404,7 +404,7 @@ def _row_size(rows: Tensor) -> int:
 
 
 def _no_room(error: OSError, place: Path, size: int = 0) -> Exception:
-    if error.errno not in _FULL:
+    if error.errno not in FULL:
         return error
     needed = f": they may take {size / 2**30:.3g} GiB" if size else ""
     return SettingError(

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .files import FILE_MODE, check_regular
+from .files import FILE_MODE, check_regular, private_opener
 from .text import warn
 from .types import State
 
@@ -74,6 +74,7 @@ def bytes_of(shapes: Shapes) -> int:
 def write_tensors(path: Path, state: State) -> None:
     """A safetensors file for the user alone; a full disk is an OSError."""
     try:
+        open(path, "ab", opener=private_opener).close()  # never readable by others
         save_file({n: t.cpu().contiguous() for n, t in state.items()}, path)
         os.chmod(path, FILE_MODE)
     except SafetensorError as error:

@@ -178,7 +178,7 @@ def picture(federation: Federation, path: str | Path) -> Path:
     axes.set_ylabel("client")
     axes.set_title(f"{label(federation.name, most=60)}: who has what", loc="left")
     try:
-        return save_figure(figure, path, private=False)
+        return save_figure(figure, path)
     except OSError as error:
         raise SettingError(f"path: {str(path)!r} cannot be written: {error}") from None
 

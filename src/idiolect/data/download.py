@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.files import given_path
+from ..core.files import given_path, regular_file
 from ..core.knobs import SettingError, knob, nearest
 from ..core.text import shown
 from .archives import LIMIT, FetchError, extract, gunzip, open_archive
@@ -192,6 +192,8 @@ UNREADABLE = (
 @contextlib.contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
     """While a file of the user's is read: whatever goes wrong says that it is not `what`."""
+    if not path.is_dir():
+        regular_file(path, "path")
     try:
         yield
     except SettingError:

@@ -6,7 +6,6 @@ The samples lie in a file that every process maps: the pages are the same for al
 from __future__ import annotations
 
 import mmap
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.files import private_opener
+from ..core.scratch import ScratchFolder
 from ..core.types import Tree, map_tree
 from .federation import Federation, blank
 
@@ -68,7 +69,7 @@ def shared(federations: dict[str, Federation]) -> Iterator[dict[str, SharedData]
     ...     files["a"].open().fingerprint() == data.fingerprint()
     True
     """
-    with tempfile.TemporaryDirectory(prefix="idiolect-") as folder:
+    with ScratchFolder() as folder:
         yield {
             name: _write(data, Path(folder) / f"{FILE}-{k}")
             for k, (name, data) in enumerate(federations.items())
@@ -76,7 +77,7 @@ def shared(federations: dict[str, Federation]) -> Iterator[dict[str, SharedData]
 
 
 def _write(data: Federation, path: Path) -> SharedData:
-    with path.open("wb") as file:
+    with open(path, "wb", opener=private_opener) as file:
 
         def store(t: Tensor) -> TensorPlace:
             offset = -(-file.tell() // ALIGNED) * ALIGNED

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.documents import expect_fields, toml_sections
-from ..core.files import write_atomic
+from ..core.files import regular_file, write_atomic
 from ..core.knobs import Knobs, SettingError, build, knob, refused_in
 from ..run.plan import FLOWER, Plan
 from ..run.settings import Settings
@@ -81,7 +81,7 @@ class Deployment:
         """SettingError where there is none, or it is not one."""
         path = folder / FILE
         try:
-            with path.open("rb") as file:
+            with regular_file(path, "directory").open("rb") as file:
                 body = file.read(MOST + 1)
             if len(body) > MOST:
                 raise ValueError(f"at most {MOST} bytes")

@@ -15,11 +15,11 @@ import csv
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from ..core import streams
+from ..core.files import regular_file
 from ..core.knobs import Knobs, OtherThan, SettingError, knob
 from ..core.registry import PartTable
 from ..core.streams import Keys
@@ -139,7 +139,7 @@ def read_trace(path: str) -> dict[np.uint64 | None, np.ndarray]:
     if not path:
         raise SettingError(f"delays must be {wanted}, got no file")
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with regular_file(path, "delays").open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
             if "delay" not in (rows.fieldnames or ()):
                 raise SettingError(f"delays must be {wanted}; {path} has no such column")

@@ -7,7 +7,6 @@ from the files that it has left.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError
+from ..core.scratch import ScratchFolder
 from ..core.types import State
 from ..data.federation import Census, Federation
 from .calls import MOST_COUNTED, Call
@@ -72,7 +72,7 @@ class RemoteHost:
     """
 
     ask: Callable[[Call], Call] | None = None  # how the other process is reached; None if it ended
-    _rows: tempfile.TemporaryDirectory[str] | None = None  # that it has left
+    _rows: ScratchFolder | None = None  # that it has left
 
     def __init__(self, local: Host, load_data: Callable[[], Federation]):
         self._local = local
@@ -103,7 +103,7 @@ class RemoteHost:
     def adopt(self, earlier: HostLike) -> None:
         """By way of files: the rows are written here and read by the other process."""
         self._local.adopt(earlier)
-        with tempfile.TemporaryDirectory(prefix="idiolect-rows-") as folder:
+        with ScratchFolder() as folder:
             self._local.save(Path(folder) / "rows")
             self.load(Path(folder) / "rows", 0)
         for store in self._local.stores().values():
@@ -113,7 +113,7 @@ class RemoteHost:
         """The other process is about to end: it leaves its rows in a folder."""
         if self.ask is None:
             return
-        self._rows = tempfile.TemporaryDirectory(prefix="idiolect-rows-")
+        self._rows = ScratchFolder()
         self.save(Path(self._rows.name) / "rows")
         self.ask = None
 

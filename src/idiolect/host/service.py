@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.files import private_folder
 from ..core.knobs import SettingError
+from ..core.scratch import hold
 from ..data.federation import Federation
 from ..server.protocol import Contract, RoundConclusion, RoundRequest
 from . import calls
@@ -195,6 +197,7 @@ class HostRecipe:
         if not self.folder:
             return Service(host)
         durable = Durable(host, Path(self.folder), flush=False)
+        hold(private_folder(durable.folder.parent), durable)  # on this machine, too
         durable.load()
         return Service(host, durable)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.documents import plain
-from ..core.files import write_csv
+from ..core.files import on_disk, write_csv
 from ..core.knobs import nearest
 from ..core.plotting import (
     COLOURS,
@@ -54,17 +54,19 @@ def _timed(curves: Sequence[Curve]) -> bool:
 
 def write_curves(
     curves: list[Curve], goals: Goals, directory: Path, against: Sequence[str] = ()
-) -> list[Path]:
+) -> None:
     """curves.csv, and curves.png if matplotlib is installed and some round was evaluated.
 
     The picture has a panel for rounds, messages, gradients and seconds (or the time of a run with
-    a clock), or those of `against`.
+    a clock), or those of `against`. Where they cannot be written, a warning says so: the runs are
+    worth more than their picture.
     """
     table = directory / "curves.csv"
     rows = plain([point for curve in curves for point in curve])
-    write_csv(table, rows, [*COLUMNS, "time"] if _timed(curves) else COLUMNS)
     against = against or default_panels(curves, goals)
-    return [table, *curve_picture(curves, goals, directory / "curves.png", against)]
+    with on_disk("the picture of the curves", table, any_error=True):
+        write_csv(table, rows, [*COLUMNS, "time"] if _timed(curves) else COLUMNS)
+        curve_picture(curves, goals, directory / "curves.png", against)
 
 
 def curve_picture(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ class Moment:
     rounds: int  # rounds that the run has
     seconds: float  # of work on this seed
     figures: dict[str, float]  # of the last evaluated round; {} before the first
-    history: list[dict[str, float]]  # all evaluated rounds so far
+    history: Sequence[dict[str, float]]  # all evaluated rounds so far
     ledger: dict[str, Any]  # this round: selected, admitted, rejected, ...; and totals sent
     settings: Settings
     final: dict[str, dict[str, float]]  # split -> figures at the end; {} before it

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.files import given_path
+from ..core.files import regular_file
 from ..core.knobs import SettingError, nearest
 from ..core.types import State
 from ..methods import name_of
@@ -138,7 +138,7 @@ def _read(source: Any) -> Mapping[str, Any]:
         raise SettingError(f"client_weights must be {ACCEPTED}, got {source!r}")
     text = str(source)
     if not text.lstrip().startswith("{"):
-        path = given_path(text, "client_weights")
+        path = regular_file(text, "client_weights")
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -149,7 +149,7 @@ def _read(source: Any) -> Mapping[str, Any]:
             return _lines(text, str(source))
     try:
         by_client = json.loads(text, object_pairs_hook=_once)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingError(f"client_weights: this is not JSON ({error}); {ACCEPTED}") from None
     if not isinstance(by_client, dict):
         raise SettingError(f"client_weights must be {ACCEPTED}, got {text[:40]!r}")

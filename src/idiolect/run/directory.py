@@ -18,15 +18,12 @@ not match is refused: see core/documents.py. Format 5 (`settings.json` has the n
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import re
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -43,7 +40,7 @@ from ..core.files import (
     resume_command,
 )
 from ..core.knobs import SettingError
-from ..core.text import warn
+from ..core.scratch import PREFIX
 
 FORMAT = 5
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9]+\.[0-9]+-[0-9a-f]{8}")  # see core/files.py
@@ -96,7 +93,7 @@ class RunDirectory:
     def clear(self) -> None:
         """Remove what a killed run left behind: half-written files, private rows on the disk."""
         for entry in self.path.iterdir():
-            if entry.name.startswith("idiolect-rows-") and entry.is_dir():
+            if entry.name.startswith(PREFIX) and entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
             elif _HALF_WRITTEN.fullmatch(entry.name):
                 entry.unlink(missing_ok=True)
@@ -204,20 +201,3 @@ def differences(starts: list[dict[str, Any]], now: dict[str, Any]) -> list[str]:
             "differ in the last bits"
         )
     return words
-
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@contextmanager
-def on_disk(what: str, say: Callable[[str], None] = warn) -> Iterator[None]:
-    """Tolerate a full disk: warn, keep what was saved before, continue in memory."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        say(
-            f"{what} could not be written ({error.strerror}); "
-            "earlier files are untouched and the run continues"
-        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,9 @@ from typing import Any
 import torch
 
 from ..core.documents import decode, expect_fields
-from ..core.files import write_document
+from ..core.files import on_disk, write_document
 from ..core.knobs import SettingError
+from ..core.scratch import ScratchFolder
 from ..core.text import warn
 from ..data.federation import SPLITS
 from ..host.baselines import per_client
@@ -33,10 +33,10 @@ from .directory import (
     checkpoint_folder,
     differences,
     environment,
-    on_disk,
     read_starts,
 )
 from .divergence import LostRounds
+from .history import History
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .prepare import RunParts
@@ -133,7 +133,7 @@ class Runner:
         record = self._blank_record()
         if folder is None and self.settings.keep_best:
             # a result without a directory keeps its best models in a folder that ends with it
-            scratch = tempfile.TemporaryDirectory(prefix="idiolect-best-")
+            scratch = ScratchFolder()
             self.best_in, keeper = Path(scratch.name), scratch
         else:
             self.best_in, keeper = folder.path if folder else None, None
@@ -160,7 +160,7 @@ class Runner:
                 if not one.on_disk:
                     result.keep(seed, session)
                 if folder is not None:
-                    with on_disk("the result"):
+                    with on_disk("the result", folder.path / "record.json"):
                         result.write(folder)
                 one.call("end")
         return result
@@ -223,7 +223,7 @@ class CheckpointFacts:
     """What a seed's checkpoint says beside its tensors."""
 
     server: dict[str, Any]
-    history: list[dict[str, float]]
+    history: dict[str, str]  # see `History.packed`
     seconds: float
     journal: dict[str, Any]
     engine: dict[str, Any] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class CheckpointFacts:
         if not 0 <= saved.lost.rounds <= rounds or min(saved.lost.messages, saved.lost.first) < 0:
             raise ValueError("lost must be of rounds that were run")
         last = 0
-        for figures in saved.history:
+        for figures in History.unpacked(saved.history):
             expect_fields(figures, dict.fromkeys(columns, float), place="history")
             if type(figures["round"]) is not int or not last < figures["round"] <= rounds:
                 raise ValueError("history must have rounds that are whole numbers in their order")
@@ -261,6 +261,7 @@ class SeedRun:
     folder: RunDirectory | None
     on_disk: bool = False  # whether the last checkpoint was written
     lost: LostRounds = LostRounds()  # rounds in a row without a usable message
+    history: History = field(default_factory=History)  # the record's, while it grows
 
     @property
     def settings(self) -> Settings:
@@ -291,7 +292,7 @@ class SeedRun:
                 record.times.append(clock() - began)
             self.journal.round_done(server, session.rounds, session.engine.delays_of_round)
             record.seconds = clock() - began
-            if evaluated and s.keep_best and best_row(record.history, s) == len(record.history) - 1:
+            if evaluated and s.keep_best and best_row(self.history, s) == len(self.history) - 1:
                 self._keep_best()
             with self._saved_on_error():
                 if evaluated:
@@ -318,7 +319,7 @@ class SeedRun:
     def _stop(self) -> str:
         """Why the run ends here; "" while it continues."""
         s = self.settings
-        history = self.record.history
+        history = self.history
         done = self.session.rounds >= s.rounds
         if self._diverged(done):
             return DIVERGED
@@ -349,7 +350,7 @@ class SeedRun:
     def _figure(self) -> Figure:
         """The chosen figure of the last evaluated round; NaN before the first."""
         name = self.settings.figure(self.session.classes)
-        history = self.record.history
+        history = self.history
         return Figure(history[-1][name] if history else math.nan, name)
 
     def evaluate(self) -> None:
@@ -368,7 +369,7 @@ class SeedRun:
         for name in s.split_columns:
             split, _, figure = name.partition("_")
             figures[name] = more[split][figure]
-        self.record.history.append(figures)
+        self.history.append(figures)
         accuracy = torch.full((len(session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
         self.journal.evaluated(figures, accuracy.numpy())
@@ -386,6 +387,7 @@ class SeedRun:
     def finish(self) -> None:
         """The final figures."""
         session, record = self.session, self.record
+        record.history = list(self.history)
         people, engine = session.people, session.engine
         engine.check_complete()
         parts = {"honest": engine.evaluate(people.evaluated, SPLITS)}
@@ -428,7 +430,7 @@ class SeedRun:
         if record.history:
             record.by_client = self.journal.by_client()
         if self.settings.validates and record.history:
-            row = best_row(record.history, self.settings)
+            row = best_row(self.history, self.settings)
             record.best = dict(record.history[row]) if row >= 0 else {}
 
     # -- checkpoints -----------------------------------------------------------------------------
@@ -437,12 +439,13 @@ class SeedRun:
         self.on_disk = False
         if self.folder is None:
             return None
-        facts = {**self.record.progress(), "lost": asdict(self.lost)}
+        history = self.history.packed()
+        facts = {**self.record.progress(), "history": history, "lost": asdict(self.lost)}
         if self.record.stopped == BY_CALLBACK:
             facts["stopped"] = BY_CALLBACK
-        with on_disk(f"the checkpoint of round {self.session.rounds}"):
+        place = self.folder.checkpoints(self.record.seed)
+        with on_disk(f"the checkpoint of round {self.session.rounds}", place):
             facts["journal"] = self.journal.save()
-            place = self.folder.checkpoints(self.record.seed)
             path = self.session.save(place, self.runner.identity, facts)
             self.on_disk = True
         return path if self.on_disk else None
@@ -457,7 +460,7 @@ class SeedRun:
         """The models as they are now, in a folder for the best round."""
         assert self.runner.best_in is not None
         place = checkpoint_folder(self.runner.best_in, self.record.seed, best=True)
-        with on_disk(f"the checkpoint of the best round, {self.session.rounds},"):
+        with on_disk(f"the checkpoint of the best round, {self.session.rounds},", place):
             self.session.save(place, self.runner.identity)
 
     @contextmanager
@@ -483,8 +486,9 @@ class SeedRun:
             self._restore(path)
         starts = self.runner.starts
         starts[-1]["from"][str(self.record.seed)] = self.session.rounds
-        with on_disk("the environment"):
-            write_document(folder.path / "environment.json", {"starts": starts})
+        file = folder.path / "environment.json"
+        with on_disk("the environment", file):
+            write_document(file, {"starts": starts})
 
     def _restore(self, path: Path) -> None:
         """Back to the newest sound checkpoint."""
@@ -497,18 +501,19 @@ class SeedRun:
             own = ("round", *summarise(no_clients), *SENT, "gradients_per_client")
             columns = [*own, *metrics, *s.split_columns, *session.engine.figures()]
             facts = CheckpointFacts.read(newest.facts, newest.round, columns)
-            record.history = facts.history
-            self.journal.load(facts.journal, len(facts.history))
+            self.history = History.unpacked(facts.history)
+            self.journal.load(facts.journal, len(self.history))
             if longer and session.held_out_personalised:
                 raise ValueError(
                     "its held-out clients were personalised at the end of the shorter run, and "
                     "cannot be again; start a new run with more rounds"
                 )
-        last = record.history[-1]["round"] if record.history else 0
+        last = self.history[-1]["round"] if self.history else 0
         if longer and s.eval_every and last == session.rounds and last % s.eval_every:
             # evaluated only because it was the last round: now it is one among others
-            record.history.pop()
+            self.history.pop()
             self.journal.forget_last()
+        record.history = list(self.history)
         if not longer:
             record.stopped = facts.stopped
         for figures in record.history:
@@ -537,8 +542,8 @@ class SeedRun:
             self.session.rounds,
             self.settings.rounds,
             record.seconds,
-            dict(record.history[-1]) if record.history else {},
-            record.history,
+            self.history[-1] if self.history else {},
+            self.history,
             ledger,
             self.settings,
             record.final,
@@ -552,17 +557,16 @@ class SeedRun:
             record.stopped = BY_CALLBACK
 
 
-def best_row(history: Sequence[dict[str, Any]], settings: Settings) -> int:
+def best_row(history: History, settings: Settings) -> int:
     """The evaluated round with the best validation figure, the first of equals; -1 without one.
 
     >>> rounds = [{"valid_loss": 0.9}, {"valid_loss": 0.5}, {"valid_loss": 0.5}]
-    >>> best_row(rounds, Settings())
+    >>> best_row(History(rounds), Settings())
     1
     """
     sign = -1 if direction(settings.watched, settings.metrics) else 1
     best, at = math.inf, -1
-    for number, row in enumerate(history):
-        value = sign * row[f"valid_{settings.watched}"]
-        if value < best:
-            best, at = value, number
+    for number, value in enumerate(history.column(f"valid_{settings.watched}") if history else ()):
+        if sign * value < best:
+            best, at = sign * value, number
     return at

@@ -28,6 +28,7 @@ from ..host.scores import Scores
 from ..report.format import number
 from ..report.targets import point
 from .directory import FORMAT
+from .history import History
 from .summary import Figures, Summary
 
 ARRAYS = "record.safetensors"
@@ -74,7 +75,8 @@ class SeedRecord:
 
     def progress(self) -> dict[str, Any]:
         """What a checkpoint keeps of a seed under way."""
-        return {"history": self.history, "seconds": self.seconds, "times": self.times}
+        history = History(self.history).packed()
+        return {"history": history, "seconds": self.seconds, "times": self.times}
 
     def count(self, part: str) -> int:
         """How many clients are "malicious" or "held_out"."""

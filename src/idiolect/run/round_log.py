@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.files import csv_text, private_opener, write_atomic
+from ..core.files import csv_text, on_disk, private_opener, unwritten, write_atomic
 from ..core.knobs import SettingError
 from ..core.text import warn
 from ..server.server import Server
-from .directory import RunDirectory, on_disk
+from .directory import RunDirectory
 
 Line = dict[str, Any]
 
@@ -55,7 +55,7 @@ class Journal:
         mark = Mark().and_then(content)
         metrics = GrowingFile(path)
         if not metrics.back_to(mark):
-            with on_disk(path.name):
+            with on_disk(path.name, path):
                 write_atomic(path, content)
             metrics = GrowingFile(path)
             if not metrics.back_to(mark):
@@ -143,13 +143,17 @@ class Journal:
         return self.files["accuracy"].array(self.clients)
 
     def close(self) -> None:
+        """A last attempt to write what waits."""
         for file in self.files.values():
+            if file.path is not None and file.path in unwritten:
+                with on_disk(file.path.name, file.path, say=lambda text: None):
+                    file.flush()
             file.close()
 
     def _append(self, file: GrowingFile, what: str, content: bytes) -> None:
         """Append; warn of a full disk once, until there is room again."""
         problems: list[str] = []
-        with on_disk(what, problems.append):
+        with on_disk(what, file.path, problems.append):
             file.append(content)
         if problems and what not in self._failed:
             warn(problems[0])

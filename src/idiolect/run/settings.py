@@ -162,7 +162,9 @@ class Selection(Knobs):
 class Optimisation(Knobs):
     """How clients and server step, whatever the method."""
 
-    batch: int = knob(64, "mini-batch size", low=1, acts_with={"batching": ("replace", "epochs")})
+    batch: int = knob(
+        64, "mini-batch size", low=1, high=10**9, acts_with={"batching": ("replace", "epochs")}
+    )
     batching: str = knob(
         "replace",
         "mini-batches with replacement, without (epochs), or all data (full)",
@@ -516,7 +518,12 @@ class Resources(Knobs):
         refused_in={"advise": "who hosts the clients changes no figure"},
     )
     threads: int = knob(
-        0, "CPU threads; 0 = torch's choice", low=0, roles=(MACHINE,), on_resume=MAY_CHANGE
+        0,
+        "CPU threads; 0 = torch's choice",
+        low=0,
+        high=4096,
+        roles=(MACHINE,),
+        on_resume=MAY_CHANGE,
     )
     chunk: int = knob(
         0,

@@ -8,7 +8,6 @@ where they are, and so is whether model, loss and metrics fit them.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..attacks import Attack
+from ..core.scratch import ScratchFolder
 from ..data.federation import Census, Federation
 from ..engine.carriers import Carrier
 from ..engine.remote_hosts import RemoteHosts
@@ -49,9 +49,9 @@ class WorkerHosts:
     ):
         self.settings = settings
         self.origin = origin
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: ScratchFolder | None = None
         if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="idiolect-hosts-")
+            self._temporary = ScratchFolder()
             self.folder = Path(self._temporary.name)
         else:
             self.folder = directory.absolute() / HOSTS / f"seed-{seed}"

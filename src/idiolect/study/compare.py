@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from ..core.documents import plain
-from ..core.files import private_folder, write_document
+from ..core.files import on_disk, private_folder, write_document
 from ..core.knobs import SettingError, build
 from ..core.text import shown, warn
 from ..data.federation import Federation
@@ -27,7 +27,6 @@ from ..report.plots import write_curves
 from ..report.tables import baseline_row, read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
-from ..run.directory import on_disk
 from ..run.identity import RunIdentity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
@@ -208,7 +207,7 @@ def _continue_folder(path: Path, now: dict[str, Any]) -> None:
                 f"it was {before[name]!r}, is {now[name]!r}"
             )
     if before.get("rounds", now["rounds"]) != now["rounds"]:
-        with on_disk(COMPARE):
+        with on_disk(COMPARE, path / COMPARE):
             write_document(path / COMPARE, now)
 
 
@@ -342,12 +341,9 @@ class Comparison:
             content["skipped"] = self.skipped
         if self.note:
             content["note"] = self.note
-        with on_disk(COMPARE):
+        with on_disk(COMPARE, path / COMPARE):
             write_document(path / COMPARE, plain(content))
-        try:
-            write_curves(self.curves, self.goals, path)
-        except OSError as error:  # the runs are worth more than their picture
-            warn(f"the curves could not be written ({error.strerror})")
+        write_curves(self.curves, self.goals, path)
 
     def table(self, width: int = 140, also: str | Sequence[str] = ()) -> Any:
         """The table that the command line shows.

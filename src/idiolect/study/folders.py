@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..core.documents import expect_fields
-from ..core.files import private_folder, read_document, resume_command, write_document
+from ..core.files import (
+    disk_is_full,
+    on_disk,
+    private_folder,
+    read_document,
+    resume_command,
+    write_document,
+)
 from ..core.knobs import SettingError, build
 from ..data.federation import Federation
 from ..report.progress import RoundReport
@@ -110,15 +120,18 @@ class RunSeries:
         settings: dict[str, Any],
         start: dict[int, Start] | None = None,
     ) -> Result:
-        """Run a plan, or continue it where it was begun; `name` is that of its progress."""
+        """Run a plan, or continue it where it was begun; `name` is that of its progress.
+
+        Where a full disk has no room for its folder it is run without one.
+        """
         directory = None if self.path is None else self.path / folder
         begun = self.resume and directory is not None and (directory / "settings.json").exists()
         s = build(Settings, settings, "run")
-        return run(
+        train = partial(
+            run,
             plan.make_method(),
             self.task,
             self.federation,
-            directory=directory,
             origin=plan.as_dict() if plan.is_named else None,
             resume=self.resume if begun else False,
             progress=self.report(name, s.seed, s.rounds) if self.report else self.progress,
@@ -126,6 +139,15 @@ class RunSeries:
             **vars(self.callbacks),
             **settings,
         )
+        try:
+            return train(directory=directory)
+        except SettingError as error:
+            is_there = directory is None or (directory / "settings.json").exists()
+            if is_there or not disk_is_full(error):
+                raise
+            with on_disk(f"the run {folder}", directory):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+            return train(directory=None)
 
 
 def read_comparison(directory: Path) -> dict[str, Any]:

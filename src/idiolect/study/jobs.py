@@ -24,11 +24,10 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ..core.documents import expect_fields, plain, sealed, unsealed
-from ..core.files import check_regular, parse_json, private_folder, private_opener
+from ..core.files import check_regular, on_disk, parse_json, private_folder, private_opener
 from ..core.knobs import SettingError
 from ..core.text import shown, warn
 from ..report.progress import Meter, style_of
-from ..run.directory import on_disk
 from ..run.interrupts import SIGNALS, Interruption, finish_on_interrupt
 from ..run.plan import Plan
 
@@ -143,12 +142,12 @@ def finish(
             record = {"key": keys[job], "job": job.describe(), "result": plain(result)}
             waiting.append(json.dumps(sealed(record), allow_nan=False))
             results[job] = json.loads(waiting[-1])["result"]  # the same as when read again
-            with on_disk(f"the result of {job.describe()}"):
+            with on_disk(f"the result of {job.describe()}", path):
                 store(path, waiting)
             if report:
                 report(results, job)
     if waiting:
-        with on_disk(f"{len(waiting)} of {len(results)} results"):
+        with on_disk(f"{len(waiting)} of {len(results)} results", path):
             store(path, waiting)
     return {job: results[job] for job in keys if job in results}
 

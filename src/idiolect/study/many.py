@@ -6,7 +6,6 @@ import io
 import math
 import os
 import pickle
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,15 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..core.columns import FittedTable
 from ..core.documents import plain
-from ..core.files import resume_command, write_atomic, write_csv, write_document
+from ..core.files import on_disk, resume_command, unwritten, write_atomic, write_csv, write_document
 from ..core.knobs import SettingError, build
+from ..core.scratch import ScratchFolder
 from ..core.text import warnings_once
 from ..data.federation import Federation
 from ..data.shared import SharedData, shared
 from ..report.captions import diverged
 from ..report.tables import results_table
 from ..run.callbacks import Callback, Moment
-from ..run.directory import RunDirectory, on_disk
+from ..run.directory import RunDirectory
 from ..run.plan import Plan
 from ..run.prepare import prepare
 from ..run.result import Result
@@ -202,7 +202,7 @@ def run_many(
         report = bar.report if bar else None
         sweep.summaries = finish(trials, path, workers, report, share, failed)
     if directory is not None:
-        with on_disk("the table"):
+        with on_disk("the table", directory / TABLE):
             sweep.write(directory)
     return sweep
 
@@ -244,8 +244,9 @@ def _trials(
 def result_file(directory: Path | None, manifest: Mapping[str, Any]) -> Iterator[Path]:
     """Where results are stored as they come."""
     if directory is None:
-        with tempfile.TemporaryDirectory(prefix="idiolect-") as scratch:
+        with ScratchFolder() as scratch:
             yield Path(scratch) / RUNS
+        unwritten.pop(Path(scratch) / RUNS, None)  # the results are in memory
         return
     with RunDirectory(directory, fresh=True) as folder:
         folder.clear()

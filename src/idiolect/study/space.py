@@ -27,6 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..core.files import regular_file
 from ..core.knobs import SettingError, kinds_of, nearest
 from ..core.registry import split_outside
 from ..method import Method
@@ -314,10 +315,9 @@ def read_space(source: Mapping[str, Any] | str | Path, kinds: list[type[Method]]
 
 def read_file(path: Path) -> dict[str, Any]:
     try:
-        body = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SettingError(f"space: cannot read {path}: {reason}") from None
+        body = regular_file(path, "space").read_bytes()
+    except OSError as error:
+        raise SettingError(f"space: cannot read {path}: {error.strerror}") from None
     if len(body) > MOST:
         raise SettingError(f"space must be a file of at most {MOST} bytes, got {path}")
     try:

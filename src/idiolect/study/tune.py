@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from ..core.columns import Column, FittedTable
 from ..core.documents import decode, plain, toml_sections
-from ..core.files import read_document, write_atomic, write_csv, write_json
+from ..core.files import on_disk, read_document, write_atomic, write_csv, write_json
 from ..core.knobs import SettingError, build, check, kinds_of, written
 from ..core.text import shown
 from ..data import DATASETS
@@ -22,7 +22,6 @@ from ..methods import METHODS, label_of, name_of
 from ..models import MODELS, options_of
 from ..report.captions import DIVERGED, diverged
 from ..report.format import number
-from ..run.directory import on_disk
 from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
 from ..run.result import Result
 from ..run.settings import Settings
@@ -205,7 +204,7 @@ def _tune(
         )
     tuned = replace(tuned, comparison=comparison)
     if directory is not None:
-        with on_disk(RESULT):
+        with on_disk(RESULT, directory / RESULT):
             write_json(directory / RESULT, tuned.as_dict())
     return tuned
 
@@ -468,10 +467,10 @@ class Tuned:
         """The settings files and the table of all settings; before the final run."""
         rows = self.rows()
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        with on_disk(TABLE):
+        with on_disk(TABLE, directory / TABLE):
             write_csv(directory / TABLE, rows, columns)
         for name, file in self.file_names().items():
-            with on_disk(file):
+            with on_disk(file, directory / file):
                 write_atomic(directory / file, self.toml(name).encode())
 
     def as_dict(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ differ are stepped in groups, so that each has the bias correction of its own hi
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ..core.knobs import SettingError, nearest
+from ..core.knobs import SettingError, brief, nearest
+from ..core.registry import keyword_options
 from ..core.types import State, prefixed, under
 from .layout import Layout, matching
 
@@ -438,12 +438,10 @@ def parse_options(options: str, field: str) -> dict[str, Any]:
     {'momentum': 0.9, 'nesterov': True}
     """
     try:
-        call = ast.parse(f"f({options})", mode="eval").body
-        assert isinstance(call, ast.Call) and not call.args
-        return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, AssertionError):
+        return keyword_options(options)
+    except ValueError:
         raise SettingError(
-            f"{field} must be name=value, name=value, ..., got {options!r}"
+            f"{field} must be name=value, name=value, ..., got {brief(options)}"
         ) from None
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ..core.knobs import SettingError
+from ..core.knobs import SettingError, brief
 from ..core.parts import Parts, parts_of
 
 
@@ -95,6 +95,6 @@ def matching(text: str, parts: Parts, field: str) -> list[bool]:
     for pattern in (piece.strip() for piece in text.split(",")):
         names = parts.named(pattern)
         if not names and pattern != "none":
-            raise SettingError(f"{field}: {pattern!r} matches no parameter; {parts.known()}")
+            raise SettingError(f"{field}: {brief(pattern)} matches no parameter; {parts.known()}")
         matches.update(names or ())
     return [name in matches for name in parts.names]

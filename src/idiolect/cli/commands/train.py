@@ -120,10 +120,7 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
     rows = result.record.timed_rounds()
     if len(rows) < ENOUGH and not against:
         return
-    try:
-        write_curves([curve(result.label, rows)], Goals(), directory, against)
-    except OSError as error:  # the run is worth more than its picture
-        say(f"warning: the curves could not be written ({error.strerror})")
+    write_curves([curve(result.label, rows)], Goals(), directory, against)
 
 
 def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:

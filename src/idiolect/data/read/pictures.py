@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import warnings
@@ -76,6 +77,8 @@ def open_picture(path: str | Path, name: str, formats: tuple[str, ...]) -> Itera
     """A picture in a file; an error names it, and none is decoded that could fill the memory."""
     from PIL import Image
 
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise SettingError(f"{name} must be a regular file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...core.files import regular_file
 from ...core.knobs import SettingError, knob
 from ..entries import register
 from ..read.pictures import open_picture
@@ -104,7 +105,7 @@ def read_sheet(path: str | Path) -> np.ndarray:  # -> uint8[n, 3, 32, 32]
 def read_labels(path: str | Path) -> np.ndarray:
     """A JSON list of class numbers."""
     try:
-        with open(path, "rb") as f:
+        with open(regular_file(path, "path"), "rb") as f:
             text = f.read(LIST_LIMIT + 1)
         if len(text) > LIST_LIMIT:
             raise ValueError(f"more than {LIST_LIMIT} bytes")

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.files import regular_file
 from ...core.knobs import SettingError, knob
 from ..download import folder_of, path_knob
 from ..entries import register
@@ -48,7 +49,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     >>> write_idx(name, np.array([3, 1, 4], dtype=np.uint8)); read_idx(name).tolist()
     [3, 1, 4]
     """
-    path = Path(path)
+    path = regular_file(path, "path")
     try:
         with open(path, "rb") as f:
             packed = f.read(2) == b"\x1f\x8b"

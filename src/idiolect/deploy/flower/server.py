@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.documents import encode
-from ...core.files import read_document, write_atomic, write_document
+from ...core.files import private_opener, read_document, write_atomic, write_document
 from ...core.knobs import SettingError
 from ...core.text import shown
 from ...engine.carriers.flower import FlowerCarrier, require
@@ -99,7 +99,7 @@ class FlowerServer:
         """To who follows the run."""
         line = f"{time.strftime('%H:%M:%S')} {shown(text)}"
         print(line, flush=True)
-        with suppress(OSError), open(self.layout.log, "a") as file:
+        with suppress(OSError), open(self.layout.log, "a", opener=private_opener) as file:
             file.write(f"{line}\n")
 
 

@@ -140,7 +140,8 @@ def supervise(processes: list[Process], pid: Path) -> None:
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    pid.write_text(str(os.getpid()))
+    with open(pid, "w", opener=_private) as file:
+        file.write(str(os.getpid()))
     try:
         while not stopped.is_set():
             for process in processes:
