@@ -80,6 +80,17 @@ def test_what_is_written_later_is_written(tmp_path, monkeypatch, capsys):
     assert "the checkpoint of round 1 could not be written" in capsys.readouterr().err
 
 
+def test_a_download_without_room(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path))
+
+    def full(*_) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("idiolect.data.download._fetch", full)
+    assert main(["data", "get", "mnist"]) == 1
+    assert "mnist: there is no room in" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [["list", "rules"], ["run", "--help"], ["--version"]])
 def test_a_standard_output_that_is_full(arguments):

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.files import given_path, regular_file
+from ..core.files import disk_is_full, given_path, regular_file
 from ..core.knobs import SettingError, knob, nearest
 from ..core.text import shown
 from .archives import LIMIT, FetchError, extract, gunzip, open_archive
@@ -232,6 +232,8 @@ def get(name: str) -> Path:
                     os.replace(Path(scratch) / file, folder / file)
             return folder
         except FAILURES as e:
+            if disk_is_full(e):
+                raise FetchError(f"{name}: there is no room in {shown(folder)} ({e})") from None
             failures.append(f"{way}: {shown(e)}")
     for file in wrong:
         failures.append(

@@ -54,7 +54,7 @@ def _timed(curves: Sequence[Curve]) -> bool:
 
 def write_curves(
     curves: list[Curve], goals: Goals, directory: Path, against: Sequence[str] = ()
-) -> None:
+) -> list[Path]:
     """curves.csv, and curves.png if matplotlib is installed and some round was evaluated.
 
     The picture has a panel for rounds, messages, gradients and seconds (or the time of a run with
@@ -66,7 +66,8 @@ def write_curves(
     against = against or default_panels(curves, goals)
     with on_disk("the picture of the curves", table, any_error=True):
         write_csv(table, rows, [*COLUMNS, "time"] if _timed(curves) else COLUMNS)
-        curve_picture(curves, goals, directory / "curves.png", against)
+        return [table, *curve_picture(curves, goals, directory / "curves.png", against)]
+    return []
 
 
 def curve_picture(
