@@ -54,7 +54,7 @@ NOT_COMPARED = ("seconds", "environment", "starts", "times")
 CONDITIONAL = ("quorum", "patience", "keep_best", "hosts", "engine", "chunk", "kernel", "seed")
 BOUNDS = ("clip", "norm-bound", "centred-clipping")  # parts that act where a norm exceeds a bound
 # words about every setting that has to do with them
-ABOUT_ALL = ("is trained", "is not trained", "stay as they start", "nothing is sent")
+ABOUT_ALL = ("steps is 0", "nothing is sent")
 
 
 class Failure(Exception):
@@ -403,6 +403,8 @@ def check_without(c: Combination, name: str, first: Values, words: list[str]) ->
     settings = c.options.get(name, {name: None})
     if any(bound in str(settings.get(name)) for bound in BOUNDS):
         return
+    if c.method == "fedalt" and c.fields.get("steps") == 0:
+        return  # the shared part is not trained: the last stage of the papers' recipe
     if name in ("rule", "client_weights") and c.method in ("lp-proj-1", "dichotomy"):
         # messages are one step away from the shared model, often all of them the same; Local may
         # be what is chosen

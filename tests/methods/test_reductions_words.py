@@ -38,6 +38,8 @@ NETWORK = il.Task(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 10)))
         (il.FedAvg(steps=0), "steps is 0: no model is trained"),
         (il.LpProj(steps=0), "steps is 0: the personal models stay as they start"),
         (il.Ditto(steps=0), "steps is 0: the shared model stays as it starts"),
+        (il.FedProxSoft(steps=0), "steps is 0: the shared model stays as it starts"),
+        (il.Dichotomy(steps=0), "steps is 0: FedAvg's model stays as it starts"),
         (il.Ffgg(part="bias", steps=0), "stays at a random start"),
     ],
     ids=str,

@@ -121,7 +121,6 @@ def test_a_setting_acts_or_a_word_is_said(method, base):
         ("fedavg:steps=1", {"schedule": "steps=exp:0.9"}, "the method is the same in every round"),
         ("fedavg:steps=1", {"optimizer_options": "momentum=0.9"}, "momentum has no effect on one"),
         ("lp-proj:dim=1", {"channel": "topk"}, "all 1 numbers of a message are sent"),
-        ("fedalt:steps=0", {}, "the shared part is not trained"),
     ],
 )
 def test_what_has_no_effect_by_arithmetic_is_said(method, settings, words):

@@ -201,6 +201,6 @@ def equal_to(method: Method, task: Task) -> str:
     takes_no_step = (
         untrained and not getattr(method, "steps", 1) and not getattr(method, "epochs", 0)
     )
-    if takes_no_step and not reasons:
+    if takes_no_step:
         reasons.append(f"steps is 0: {untrained}")
     return "; ".join(reasons)

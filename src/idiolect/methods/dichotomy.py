@@ -37,6 +37,7 @@ class Dichotomy(FedAvg):
         needs_round="its votes are a mean over the clients heard together",
         fixed_step="its two models are those of its paper's algorithms, which train by plain SGD; "
         "run fedavg and local with the optimiser and compare them",
+        reductions={"steps": "FedAvg's model stays as it starts"},
     )
 
     steps: int = steps_knob(5, "SGD steps of FedAvg's model per round")

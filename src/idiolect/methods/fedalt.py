@@ -80,8 +80,6 @@ class PartialSteps(Partial):
 class FedAlt(PartialSteps):
     """Private part first, then the shared part. When it is known which layers should differ."""
 
-    traits = replace(PartialSteps.traits, reductions={"steps": "the shared part is not trained"})
-
     steps: int = steps_knob(5, "steps on the shared part per round")
     private_steps: int = steps_knob(5, "steps on the private part per round")
 

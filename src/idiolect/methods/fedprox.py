@@ -45,7 +45,10 @@ class FedProxSoft(LocalSgd):
         row_messages=True,
         fixed_step="SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to it",
         presets={"paper": {"server_rate": 0.03}},  # Algorithm 3: λ η, of the default λ and η
-        reductions={"lam": "the personal models are Local's"},
+        reductions={
+            "lam": "the personal models are Local's",
+            "steps": "the shared model stays as it starts",
+        },
     )
 
     lr: float = knob(0.1, "step size of local SGD", above=0)

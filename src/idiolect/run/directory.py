@@ -42,7 +42,7 @@ from ..core.files import (
 from ..core.knobs import SettingError
 from ..core.scratch import PREFIX
 
-FORMAT = 5
+FORMAT = 6
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9]+\.[0-9]+-[0-9a-f]{8}")  # see core/files.py
 _OF_A_RUN = ("settings.json", "record.json", "result.json", "metrics.csv", "checkpoints")
 

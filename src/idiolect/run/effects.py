@@ -65,8 +65,11 @@ def _of_messages(parts: RunParts) -> Iterator[str]:
     if s.rule != Settings().rule and _gives_mean(parts, contract, messages):
         some = "one message" if messages == 1 else f"{messages} messages, whose mean it gives,"
         yield f"rule: {RULES.text(s.rule)!r} has no effect on {some} per step of the server"
-    if s.client_weights.pairs and parts.eligible == 1:
-        yield "client_weights: they have no effect on one client"
+    sizes = parts.federation.sizes("train")
+    claims = method.weigh(sizes[sizes > 0].double())
+    if s.client_weights.pairs and len(claims.unique()) == 1:
+        if len({weight for _, weight in s.client_weights.pairs}) == 1:
+            yield "client_weights: they have no effect: all are alike, as the clients are"
     stages = CHANNELS.parts(s.channel)
     if stages and all(isinstance(stage, Feedback) for stage in stages):
         yield "channel: 'feedback' has no effect on messages of which nothing is lost"
