@@ -1,8 +1,8 @@
 """Random combinations of everything; docs/reliability.md.
 
-`make test` tries the same few every time. With IDIOLECT_FAULTS_COMBINATIONS, as in `make faults`, so
-many others, of a seed of the day. `python -m tests.combinations --count 2000 --seed 7` tries as many
-as you like, and shrinks those that fail.
+`make test` tries the same few every time; with IDIOLECT_FAULTS_COMBINATIONS, as in `make faults`,
+so many others, of a seed of the day. `python -m tests.combinations --count 2000 --seed 7` tries as
+many as you like, and shrinks those that fail.
 """
 
 import datetime

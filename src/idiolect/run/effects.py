@@ -67,9 +67,8 @@ def _of_messages(parts: RunParts) -> Iterator[str]:
         yield f"rule: {RULES.text(s.rule)!r} has no effect on {some} per step of the server"
     sizes = parts.federation.sizes("train")
     claims = method.weigh(sizes[sizes > 0].double())
-    if s.client_weights.pairs and len(claims.unique()) == 1:
-        if len({weight for _, weight in s.client_weights.pairs}) == 1:
-            yield "client_weights: they have no effect: all are alike, as the clients are"
+    if len(claims.unique()) == len({weight for _, weight in s.client_weights.pairs}) == 1:
+        yield "client_weights: they have no effect: all are alike, as the clients are"
     stages = CHANNELS.parts(s.channel)
     if stages and all(isinstance(stage, Feedback) for stage in stages):
         yield "channel: 'feedback' has no effect on messages of which nothing is lost"
