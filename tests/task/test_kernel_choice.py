@@ -126,7 +126,7 @@ def test_an_operator_that_torch_maps_row_by_row_causes_no_warning(recwarn):
 
 
 class Recurrent(nn.Module):
-    """Its gradient can be mapped; its outputs, in evaluation mode, cannot."""
+    """torch maps its gradient, but not its outputs where no gradient is asked for."""
 
     def __init__(self):
         super().__init__()
@@ -150,8 +150,8 @@ class OnlyInUse(nn.Module):
         return z if self.training or bool(z.isfinite().all()) else torch.zeros_like(z)
 
 
-@pytest.mark.parametrize("model", [Recurrent, OnlyInUse])
-def test_where_torch_cannot_map_outputs_or_gradients_every_round_is_by_rows(model, monkeypatch):
+@pytest.mark.parametrize(("model", "kernel"), [(Recurrent, "vmap"), (OnlyInUse, "rows")])
+def test_a_model_is_trained_by_the_same_kernel_in_every_round(model, kernel, monkeypatch):
     gradients = []
     before = Vmapped.grad
     monkeypatch.setattr(Vmapped, "grad", lambda *a: (gradients.append(1), before(*a))[1])
@@ -160,5 +160,12 @@ def test_where_torch_cannot_map_outputs_or_gradients_every_round_is_by_rows(mode
     x = x if model is Recurrent else x.astype(np.float32)
     data = il.Federation.from_arrays(x, rng.integers(0, 2, 40), np.repeat(range(4), 10))
     result = il.run("local", il.Task(model()), data, rounds=2)
-    assert result.record.kernel == "rows"
-    assert len(gradients) <= 1  # that of the trial
+    assert result.record.kernel == kernel
+    # one of them in the trial, whose outputs came first
+    assert len(gradients) == (1 + 2 * il.Local().steps if kernel == "vmap" else 0)
+    task = il.Task(model()).under(kernel="rows")
+    outputs = task.outputs(task.x0.expand(2, -1), data.inputs[:6].unflatten(0, (2, 3)))
+    mapped = task.under(kernel=kernel).outputs(
+        task.x0.expand(2, -1), data.inputs[:6].unflatten(0, (2, 3))
+    )
+    torch.testing.assert_close(outputs, mapped)

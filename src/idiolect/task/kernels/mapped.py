@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import grad, vjp, vmap
 
 from ...core.knobs import SettingError
 from ...core.text import first_line
@@ -56,7 +56,7 @@ class Vmapped:
         self.module = module
         self.layout = layout
         self.proved: set[str] = set()  # what has been mapped once: "outputs", "grad"
-        self._run = vmap(lambda flat, inputs: forward(module, inputs, layout.unflatten(flat)))
+        self._run = vmap(self._forward)
         self._grads: dict[Loss, Callable[..., Tensor]] = {}
 
     def __reduce__(self) -> tuple[type[Vmapped], tuple[nn.Module, Layout]]:
@@ -80,7 +80,17 @@ class Vmapped:
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:
         self.module.eval()
         with self._mapping("outputs"), _without_fast_path():
+            try:
+                return self._run(x, inputs)
+            except RuntimeError:
+                if "outputs" in self.proved:
+                    raise
+            # GRU and RNN are mapped step by step, as for a gradient, or not at all
+            self._run = vmap(lambda x, inputs: vjp(lambda x: self._forward(x, inputs), x)[0])
             return self._run(x, inputs)
+
+    def _forward(self, flat: Tensor, inputs: Tree) -> Tree:
+        return forward(self.module, inputs, self.layout.unflatten(flat))
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         if loss not in self._grads:
