@@ -86,11 +86,14 @@ class Vmapped:
                 if "outputs" in self.proved:
                     raise
             # GRU and RNN are mapped step by step, as for a gradient, or not at all
-            self._run = vmap(lambda x, inputs: vjp(lambda x: self._forward(x, inputs), x)[0])
+            self._run = vmap(self._forward_of_vjp)
             return self._run(x, inputs)
 
     def _forward(self, flat: Tensor, inputs: Tree) -> Tree:
         return forward(self.module, inputs, self.layout.unflatten(flat))
+
+    def _forward_of_vjp(self, flat: Tensor, inputs: Tree) -> Tree:
+        return vjp(lambda x: self._forward(x, inputs), flat)[0]
 
     def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
         if loss not in self._grads:
