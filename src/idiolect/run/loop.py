@@ -168,7 +168,7 @@ class Runner:
     def _blank_record(self) -> Record:
         parts, s = self.parts, self.settings
         method, federation = parts.method, parts.federation
-        criterion = parts.task.criterion
+        criterion = parts.first_task.criterion
         used = in_use(s.metrics, s.metric, federation.classes, criterion.name)
         notes = parts.notes()
         for note in notes.values():

@@ -201,8 +201,11 @@ class Result:
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
         for wire_id, client_id in enumerate(models.roster.ids):
-            weights = task.tensors_of(models.personal(client_id).cpu())
-            weights = {**constants(task.module), **weights}
+            x = models.personal(client_id)
+            if task.numerics.target_scale is None:
+                weights = {**constants(task.module), **task.tensors_of(x.cpu())}
+            else:  # the module that is handed out, whose outputs are in the user's units
+                weights = {n: t.cpu() for n, t in task.module_of(x).state_dict().items()}
             tensors = {n: t.contiguous().clone() for n, t in weights.items()}
             if one_file:
                 everything |= {f"{client_id}/{n}": t for n, t in tensors.items()}
@@ -329,6 +332,7 @@ class Result:
         notes = self.record.notes
         lines = [
             notes.get("chosen", {}).get("loss", ""),
+            notes.get("targets", {}).get("text", ""),
             notes.get("personalised", {}).get("text", ""),
         ]
         return "\n".join([str(results_table([self.summary()])), *map(shown, filter(None, lines))])

@@ -78,6 +78,8 @@ class Contract:
         task = self.task
         layout = [(n, tuple(s)) for n, s in zip(task.layout.names, task.layout.shapes, strict=True)]
         numerics = (task.dtype, task.seed, task.numerics.clip, task.numerics.weight_decay)
+        if task.numerics.target_scale is not None:
+            numerics = (*numerics, task.numerics.target_scale)
         parts = (
             type(innermost(self.method)).__qualname__,
             sorted(self.method.as_dict().items()),
