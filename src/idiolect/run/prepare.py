@@ -38,6 +38,7 @@ from .client_weights import check_weights
 from .effects import idle_options
 from .model_check import behaviour_on, check_false_targets, check_model
 from .settings import DTYPES, Settings
+from .step_sizes import stable_steps
 from .target_units import described, may_scale, outlier_note, scale_of
 
 
@@ -74,6 +75,7 @@ class RunParts:
     federation: Federation
     settings: Settings
     target_scale: TargetScale | None = None  # of real targets that are standardised in training
+    changes: tuple[str, ...] = ()  # what `stable_steps` has changed
     _first_tasks: dict[int, Task] = field(default_factory=dict, repr=False)  # by torch's threads
 
     @cached_property
@@ -138,6 +140,8 @@ class RunParts:
             notes["draws"] = {"warning": words}
         if self.target_scale is not None:
             notes["targets"] = {"text": described(self.target_scale)}
+        if self.changes:
+            notes["steps"] = {"warning": "; ".join(self.changes)}
         eligible = People.of(self.federation, s, s.seed).eligible
         if words := outlier_note(task.criterion, self.federation, eligible):
             notes["outliers"] = {"warning": words}
@@ -188,6 +192,9 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
         )
     eligible = People.of(federation, s, s.seed).eligible
     parts = RunParts(method, task, federation, s, scale_of(task, federation, s, eligible))
+    method, s, changes = stable_steps(method, parts.first_task, federation, s, eligible)
+    if changes:
+        parts = RunParts(method, task, federation, s, parts.target_scale, tuple(changes))
     if s.client_weights.of(federation.names) is not None:
         contract = Contract(method, parts.first_task, s.channel, 0)
         messages = s.buffer if s.asynchronous else parts.clients_heard

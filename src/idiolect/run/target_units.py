@@ -52,7 +52,8 @@ def _knows_units(task: Task, federation: Federation, spread: tuple[float, ...]) 
     """
     if not isinstance(task.model, nn.Module):
         return False
-    some = torch.linspace(0, federation.samples - 1, TRIED).long().unique()
+    low, high = federation.offsets["train"][[0, -1]].tolist()
+    some = torch.linspace(low, high - 1, TRIED).long().unique()
     data = federation.to(task.device, task.dtype)
     try:
         inputs = map_tree(lambda t: t[some.to(t.device)], data.inputs)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
 from ..core.knobs import SettingError
-from ..core.types import Tree, map_tree
+from ..core.types import Tree, length, map_tree
 from .batches import Batch
 from .buffers import Statistics
 from .forward import forward
@@ -281,6 +281,26 @@ class Task:
                 return grad(lambda x: (gradient(x, *sample) * v).sum())(x)
 
         return product
+
+    def steepness(
+        self, inputs: Tree, targets: Tree, direction: Tensor, iterations: int
+    ) -> tuple[float, float]:
+        """Curvature and gradient norm of the loss of samples [n, ...] at the start.
+
+        Its largest second derivative in absolute value, by the power method from a direction[d].
+        """
+        gradient = grad(one_loss(self.module, self.layout, self.objective))
+        product = self._hessian_product()
+        weights = torch.full((length(targets),), 1 / length(targets)).to(self.x0)
+        sample = (inputs, targets, self.objective.weigh(weights, targets))
+        self.module.train()
+        size = 0.0
+        for _ in range(iterations):
+            direction = product(self.x0, direction / direction.norm(), *sample)
+            size = float(direction.norm())
+            if not size:
+                break
+        return size, float(gradient(self.x0, *sample).norm())
 
     # -- models ----------------------------------------------------------------------------------
     def draw(self, keys: np.ndarray) -> Tensor:
