@@ -19,7 +19,6 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from ..wire.ledger import RoundEntry
@@ -67,6 +66,7 @@ class LostRounds:
 class GrownLosses:
     """The evaluated rounds in a row that are beyond hope, up to now. It is in checkpoints.
 
+    >>> import torch
     >>> grown = GrownLosses().after(torch.tensor([9e4, 2e5, 3.0]), constant=2.0, number=3)
     >>> grown.rounds, grown.first, grown.after(torch.tensor([2.0, 2e5, 3.0]), 2.0, 4).rounds
     (1, 3, 0)

@@ -26,9 +26,9 @@ from ..report.tables import results_table
 from ..server.roster import Roster
 from ..task.initial import constants
 from .directory import RunDirectory
+from .divergence import TIMES
 from .identity import RunIdentity
 from .personalise import PersonalisedModels, personalised
-from .divergence import TIMES
 from .predict import (
     Models,
     Prediction,
@@ -173,7 +173,7 @@ class Result:
         record = self._seed(seed)
         if allow or not record.collapsed:
             return
-        limits = self.record.baseline or [0.0] * len(record.clients)
+        limits = [b or 0.0 for b in self.record.baseline] or [0.0] * len(record.clients)
         losses = {
             str(row["client"]): (row.get("test_loss"), COLLAPSE_LOSS + TIMES * limit)
             for row, limit in zip(record.clients, limits, strict=False)

@@ -99,9 +99,9 @@ def measured(
             rows = torch.arange(low, high)[: 10 * settings.batch]
         if row is not None:
             rows[0] = row
-        sample = [map_tree(lambda t: t[rows], part) for part in (data.inputs, data.targets)]
+        inputs, targets = (map_tree(lambda t: t[rows], p) for p in (data.inputs, data.targets))
         direction = torch.randn(task.d, generator=noise).to(task.x0)
-        return task.steepness(*sample, direction, ITERATIONS)
+        return task.steepness(inputs, targets, direction, ITERATIONS)
 
     client, row = _largest_row(data.inputs, data, clients)
     try:

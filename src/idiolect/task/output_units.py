@@ -1,4 +1,4 @@
-"""Modules whose outputs are in the user's units, made of modules trained on standardised targets."""
+"""Modules with outputs in the user's units, of modules trained on standardised targets."""
 
 from __future__ import annotations
 
