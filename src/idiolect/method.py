@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from torch import Tensor
@@ -92,6 +92,13 @@ class Method(Knobs):
     """The interface; its defaults are a method that sends one vector "w" of R^d and averages it."""
 
     traits: ClassVar[Traits] = Traits()
+    explicit: ClassVar[frozenset[str]] = frozenset()  # of an object: the fields it was made with
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        method = super().__new__(cls)
+        names = [f.name for f in fields(cls)[: len(values)]]
+        object.__setattr__(method, "explicit", frozenset([*names, *named]))
+        return method
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a trait outside of `traits`, where nothing would read it."""

@@ -68,7 +68,7 @@ def test_the_reason_is_printed_with_what_overrules_it(capsys):
     assert says in capsys.readouterr().err
     outcome(AGE)
     assert "distinct values" in (says := capsys.readouterr().err) and "a regression" in says
-    assert "not scaled; --kind classes makes them classes" in says
+    assert "in their own units; --kind classes makes them classes" in says
 
 
 def test_few_whole_numbers_are_classes_and_many_are_values():

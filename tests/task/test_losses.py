@@ -3,6 +3,7 @@
 import functools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ import idiolect as il
 from idiolect import Task
 from idiolect.core.knobs import SettingError
 from idiolect.core.streams import name_keys
+from idiolect.task.losses import as_loss
 from task.common import a_batch, rows, same
 
 
@@ -445,3 +447,51 @@ def test_second_derivatives_of_a_loss_without_a_forward_mode():
     for a, b, c in zip(*(m.parameters() for m in (huber, halved, squared)), strict=True):
         torch.testing.assert_close(a, b)
         assert not torch.equal(a, c)
+
+
+# -- losses of real targets by name ----------------------------------------------------------------
+def _huber(r, bound):
+    return np.where(abs(r) <= bound, r**2 / 2, bound * (abs(r) - bound / 2))
+
+
+@pytest.mark.parametrize(
+    ("loss", "value"),
+    [
+        ("l1", abs),
+        ("huber", lambda r: _huber(r, 1.0)),
+        ("huber(delta=0.3)", lambda r: _huber(r, 0.3)),
+        ("smooth_l1(beta=0.3)", lambda r: _huber(r, 0.3) / 0.3),
+        ("quantile(q=0.9)", lambda r: np.maximum(-0.9 * r, 0.1 * r)),
+        (nn.HuberLoss(delta=0.3), lambda r: _huber(r, 0.3)),
+        (nn.SmoothL1Loss(beta=0.3), lambda r: _huber(r, 0.3) / 0.3),
+        (nn.L1Loss(), abs),
+    ],
+    ids=str,
+)
+def test_a_loss_of_real_targets_is_that_of_numpy_and_its_written_derivative_that_of_autograd(
+    loss, value
+):
+    rng = np.random.default_rng(0)
+    outputs, targets = rng.standard_normal((2, 3, 8))
+    criterion = as_loss(loss)
+    out, y = torch.tensor(outputs).unsqueeze(1), torch.tensor(targets)  # [K, 1, M], [K, M]
+    each = criterion.each(out[0].T, y[0])
+    assert np.allclose(each, value(outputs[0] - targets[0]))
+    weights = torch.full((3, 8), 1 / 8, dtype=torch.float64)
+    written = criterion.delta(out, y, weights)
+    assert torch.allclose(written, criterion.delta_by_autograd(out, y, weights, y.shape))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("huber(delta=0)", "delta must be a number > 0"),
+        ("quantile(q=2)", "q must be a number > 0 and < 1"),
+        ("quantile(p=0.5)", "is unknown"),
+        ("mse(delta=1)", "has no options"),
+        ("hubber", "did you mean 'huber'"),
+    ],
+)
+def test_options_that_a_loss_does_not_have_are_refused_by_name(text, words):
+    with pytest.raises(SettingError, match=words):
+        as_loss(text)

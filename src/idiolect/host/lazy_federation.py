@@ -8,6 +8,7 @@ from functools import cached_property
 
 from ..core.knobs import SettingError
 from ..data.federation import Census, Federation
+from ..task.target_scale import TargetScale
 from ..task.trial import Behaviour
 from .metrics import Metric
 from .scores import Scores
@@ -24,6 +25,7 @@ class LazyFederation(Census):
     sha256: str = ""  # the fingerprint of the data
     baseline: Scores | None = None  # of each client's own constant answer, on test data
     behaviour: Behaviour | None = None  # of the run's model and loss, as tried on the samples
+    target_scale: TargetScale | None = None  # of real targets that are standardised in training
     load: Callable[[], Federation] = _nowhere  # the data themselves; it can be sent to a host
 
     def fingerprint(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -132,7 +133,9 @@ def _suffix(unit: str) -> str:
 
 def sound(p: Point, metric: str = "accuracy") -> bool:
     """The models have not collapsed, and there is an accuracy, or another figure."""
-    return p["loss"] <= COLLAPSE_LOSS and not math.isnan(p[metric])
+    # the loss of a regression, which has no accuracy, is in units of its targets
+    limit = COLLAPSE_LOSS if not math.isnan(p.get("accuracy", 0.0)) else sys.float_info.max
+    return p["loss"] <= limit and not math.isnan(p[metric])
 
 
 def _unspent(rows: Curve, budget: int, unit: str) -> bool:

@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..core.documents import decode, expect
+from ..core.documents import decode, encode, expect
 from ..core.files import read_document
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import name_of
 from ..task.initial import constants_digest
+from ..task.target_scale import TargetScale
 from ..task.task import Task
 from .directory import FORMAT
 from .predict import facts_of
 from .settings import Settings, fixed_on_resume
+from .target_units import SCALE
 
 if TYPE_CHECKING:
     from .session import Start
@@ -59,11 +61,13 @@ class RunIdentity:
         settings: Settings,
         origin: dict[str, Any] | None = None,
         start: dict[int, Start] | None = None,
+        target_scale: TargetScale | None = None,
     ) -> RunIdentity:
         """That of a new run; a resumed one takes on the one in its directory (see `read`)."""
         layout = task.layout
         parameters = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
         weights, constants = REINITIALISED, ""
+        scale_facts = {SCALE: encode(target_scale)} if target_scale else {}
         if isinstance(task.model, nn.Module):
             x0 = task.x0.contiguous().view(torch.uint8)
             weights = hashlib.sha256(x0.numpy().tobytes()).hexdigest()
@@ -73,7 +77,7 @@ class RunIdentity:
             id=secrets.token_hex(16),
             method={"name": name_of(method), **method.as_dict()},
             run=settings.as_dict(),
-            data=facts_of(federation),
+            data=facts_of(federation) | scale_facts,
             model={
                 "module": type(task.module).__name__,
                 "loss": task.criterion.name,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..core.knobs import SettingError
 from ..core.scratch import ScratchFolder
 from ..core.text import warn
 from ..data.federation import SPLITS
-from ..host.baselines import per_client
+from ..host.baselines import per_client, trivial
 from ..host.lazy_federation import whole
 from ..host.metrics import described, direction, in_use
 from ..host.scores import COLLAPSE_LOSS, ENDS, Scores, summarise
@@ -35,7 +36,7 @@ from .directory import (
     environment,
     read_starts,
 )
-from .divergence import LostRounds
+from .divergence import TIMES, GrownLosses, LostRounds
 from .history import History
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
@@ -45,6 +46,7 @@ from .result import Result
 from .round_log import Journal
 from .session import HostPlacement, Session, Start
 from .settings import Settings
+from .target_units import unit_of_loss
 from .worker_hosts import WorkerHosts
 
 BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
@@ -66,6 +68,26 @@ class Runner:
     longer: bool = False  # a resumed run that has more rounds than before
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
     placement: HostPlacement | None = None  # the sites that have the data, where they are not here
+
+    @cached_property
+    def constant_loss(self) -> float:
+        """The loss of each client's own constant answer to a regression; NaN where none is known.
+
+        It is what the losses of a regression are measured by, whatever the unit of its targets.
+        """
+        federation = self.parts.federation
+        if federation.classes or self.placement is not None:
+            return math.nan
+        scores = trivial(federation, self.parts.first_task.criterion)
+        return math.nan if scores is None else summarise(scores)["loss"]
+
+    @cached_property
+    def collapse_loss(self) -> float:
+        """Models with a mean test loss above this have collapsed."""
+        parts = self.parts
+        unit = unit_of_loss(parts.task.criterion, parts.target_scale)
+        constant = 0.0 if math.isnan(self.constant_loss) else self.constant_loss
+        return COLLAPSE_LOSS * max(1.0, unit, constant)
 
     @property
     def settings(self) -> Settings:
@@ -168,7 +190,7 @@ class Runner:
     def _blank_record(self) -> Record:
         parts, s = self.parts, self.settings
         method, federation = parts.method, parts.federation
-        criterion = parts.task.criterion
+        criterion = parts.first_task.criterion
         used = in_use(s.metrics, s.metric, federation.classes, criterion.name)
         notes = parts.notes()
         for note in notes.values():
@@ -230,6 +252,7 @@ class CheckpointFacts:
     times: list[float] = field(default_factory=list)
     stopped: str = ""  # where a callback stopped it, which the figures do not show
     lost: LostRounds = LostRounds()
+    grown: GrownLosses = GrownLosses()
 
     @classmethod
     def read(cls, facts: dict[str, Any], rounds: int, columns: Sequence[str]) -> CheckpointFacts:
@@ -241,6 +264,8 @@ class CheckpointFacts:
             raise ValueError("seconds must be a number >= 0")
         if not 0 <= saved.lost.rounds <= rounds or min(saved.lost.messages, saved.lost.first) < 0:
             raise ValueError("lost must be of rounds that were run")
+        if not 0 <= saved.grown.rounds <= rounds or not 0 <= saved.grown.loss < math.inf:
+            raise ValueError("grown must be of rounds that were run")
         last = 0
         for figures in History.unpacked(saved.history):
             expect_fields(figures, dict.fromkeys(columns, float), place="history")
@@ -261,6 +286,7 @@ class SeedRun:
     folder: RunDirectory | None
     on_disk: bool = False  # whether the last checkpoint was written
     lost: LostRounds = LostRounds()  # rounds in a row without a usable message
+    grown: GrownLosses = GrownLosses()  # evaluated rounds in a row whose losses are beyond hope
     history: History = field(default_factory=History)  # the record's, while it grows
 
     @property
@@ -307,11 +333,8 @@ class SeedRun:
                 self.runner.progress(record.seed, session.rounds, self._figure())
         record.stopped = stop
         if stop == DIVERGED:
-            label, lost = label_of(self.runner.parts.method), self.lost
-            warn(
-                f"{label}, seed {record.seed}: diverged; from round {lost.first} on the server had "
-                f"to reject every message, {lost.messages:,} up to round {session.rounds}; {TO_TRY}"
-            )
+            label = label_of(self.runner.parts.method)
+            warn(f"{label}, seed {record.seed}: diverged; {self._symptom()}; {TO_TRY}")
         self._checkpoint()
         if interrupted() and not last:
             raise interrupted.stop(f"stopped after the last round of seed {record.seed}")
@@ -345,7 +368,20 @@ class SeedRun:
         if done and self.lost.rounds and not server.ledger.admitted:
             return True
         clients = int(server.roster.eligible.sum())
-        return self.settings.attack is None and self.lost.enough(clients)
+        return self.settings.attack is None and (self.lost.enough(clients) or self.grown.enough)
+
+    def _symptom(self) -> str:
+        """How a run that has diverged shows it."""
+        lost, rounds = self.lost, self.session.rounds
+        if self.grown.enough:
+            return (
+                f"from round {self.grown.first} on the loss of most clients was more than "
+                f"{TIMES:,.0f} times that of a constant answer, and did not fall"
+            )
+        return (
+            f"from round {lost.first} on the server had to reject every message, "
+            f"{lost.messages:,} up to round {rounds}"
+        )
 
     def _figure(self) -> Figure:
         """The chosen figure of the last evaluated round; NaN before the first."""
@@ -373,13 +409,16 @@ class SeedRun:
         accuracy = torch.full((len(session.server.roster),), torch.nan)
         accuracy[scores.wire_ids] = scores.of_clients()[0].float()
         self.journal.evaluated(figures, accuracy.numpy())
+        if not session.classes:
+            losses = scores.of_clients()[1]
+            self.grown = self.grown.after(losses, self.runner.constant_loss, session.rounds)
         self._note_collapse(figures)
 
     def _note_collapse(self, figures: dict[str, float], tested: bool = False) -> None:
         """Record the round in which the models became useless."""
         loss = figures["loss"]
         untested = math.isnan(loss) and not (tested or self.session.tested)
-        if untested or loss <= COLLAPSE_LOSS:
+        if untested or loss <= self.runner.collapse_loss:
             self.record.collapsed = 0
         elif not self.record.collapsed:
             self.record.collapsed = int(figures.get("round", self.session.rounds)) or 1
@@ -396,7 +435,7 @@ class SeedRun:
         if not session.tested and parts["honest"]["train"].samples.any():
             self._note_collapse(record.final["train"], tested=True)
         if record.stopped == DIVERGED:
-            record.collapsed = record.collapsed or self.lost.first
+            record.collapsed = record.collapsed or self.lost.first or self.grown.first
         ledger = session.server.ledger
         training = ledger.counts["gradients"][people.evaluated]
         gradients = training + parts["honest"]["test"].gradients
@@ -441,6 +480,8 @@ class SeedRun:
             return None
         history = self.history.packed()
         facts = {**self.record.progress(), "history": history, "lost": asdict(self.lost)}
+        if self.grown.rounds:
+            facts["grown"] = asdict(self.grown)
         if self.record.stopped == BY_CALLBACK:
             facts["stopped"] = BY_CALLBACK
         place = self.folder.checkpoints(self.record.seed)
@@ -519,6 +560,7 @@ class SeedRun:
         for figures in record.history:
             self._note_collapse(figures)
         self.lost = facts.lost
+        self.grown = facts.grown
         record.seconds = facts.seconds
         record.times = facts.times[: len(record.history)]
 

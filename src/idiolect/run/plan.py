@@ -24,7 +24,7 @@ from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, PRESET, make_method, name_of, unfold
 from ..task.initial import Initial
-from ..task.losses import LOSSES
+from ..task.losses import named_loss
 from ..task.task import Task
 from .identity import RunIdentity
 from .settings import COMPARISON, Settings
@@ -148,9 +148,8 @@ class Plan:
         return data.load(self.data, **self.data_options)
 
     def make_task(self, federation: Federation) -> Task:
-        loss = self.loss or ("cross_entropy" if federation.classes else "half_squared")
-        if loss not in LOSSES:
-            raise nearest(loss, LOSSES, "loss")
+        loss = self.loss or default_loss(federation)
+        named_loss(loss)  # refuses an unknown one
         shape = federation.shape
         outputs = federation.classes if loss == "cross_entropy" else 1
         tokens = not federation.inputs.is_floating_point()
@@ -163,6 +162,11 @@ class Plan:
             loss,
             **initial.as_dict(),
         )
+
+
+def default_loss(federation: Federation) -> str:
+    """The loss where none is named: by the kind of the targets."""
+    return "cross_entropy" if federation.classes else "mse"
 
 
 def _short(value: Any) -> str:
@@ -270,7 +274,7 @@ def read_task(task: Any, federation: Any) -> tuple[Task, str]:
         )
     if not isinstance(task, nn.Module):
         _refuse_arguments(task)
-    loss = "cross_entropy" if federation.classes else "mse"
+    loss = default_loss(federation)
     reason = f"the data have {federation.classes} classes"
     if not federation.classes:
         reason = "the targets are real numbers"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -66,7 +66,22 @@ class Models(Protocol):
     def module(self, client: Id) -> nn.Module: ...
 
 
-def predict(models: Models, rows: Any, owners: Id | list[Id], data: dict[str, Any]) -> Prediction:
+def refuse_collapsed(round_number: int, client: Id) -> NoReturn:
+    """Refuse to predict with a model that had collapsed by a round."""
+    raise SettingError(
+        f"model: that of client {client!r} has collapsed (in round {round_number}), so that its "
+        "predictions mean nothing; train with smaller step sizes (lr=...), clip=1, or inputs "
+        "scaled to about 1. To see them anyway: allow_collapsed=True, or --allow-collapsed"
+    )
+
+
+def predict(
+    models: Models,
+    rows: Any,
+    owners: Id | list[Id],
+    data: dict[str, Any],
+    allow_collapsed: bool = False,
+) -> Prediction:
     """The models of `owners` (one for all rows, or one for each) on raw rows or inputs."""
     task = models.task
     inputs = _inputs(rows, owners, data, task.dtype)
@@ -86,7 +101,7 @@ def predict(models: Models, rows: Any, owners: Id | list[Id], data: dict[str, An
         if not parts:
             raise SettingError("rows: there are none; at least one is needed")
         outputs = torch.cat(parts)[torch.tensor(places).argsort()]
-    return _prediction(outputs, task.criterion, data)
+    return _prediction(outputs, task.criterion, data, allow_collapsed)
 
 
 def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:
@@ -109,19 +124,22 @@ def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:
     return torch.cat(pieces)
 
 
-def _prediction(outputs: Tensor, loss: Loss, data: dict[str, Any]) -> Prediction:
+def _prediction(
+    outputs: Tensor, loss: Loss, data: dict[str, Any], allow_collapsed: bool
+) -> Prediction:
     classes = int(data.get("classes", 0))
     labels = labels_of(data)
     scores = _scores(outputs, loss, data)
     probabilities = None if scores is None else loss.probabilities(scores, classes)
+    answers = outputs if probabilities is None else probabilities
+    if not allow_collapsed and not bool(answers.isfinite().all()):
+        raise SettingError("model: its outputs are not finite; training has collapsed")
     if probabilities is None:
         values = outputs.squeeze(-1) if outputs.dim() > 1 and outputs.shape[-1] == 1 else outputs
         return Prediction(values=values.numpy())
     if labels:  # outputs beyond the classes of the data have no label
         labels += tuple(range(len(labels), probabilities.shape[-1]))
     names = labels or tuple(range(probabilities.shape[-1]))
-    if not bool(probabilities.isfinite().all()):
-        raise SettingError("model: its outputs are not finite; training has collapsed")
     return Prediction(
         _array(names)[probabilities.argmax(-1).numpy()], probabilities.numpy(), None, names
     )

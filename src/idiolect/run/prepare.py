@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,12 +30,16 @@ from ..server.protocol import Contract
 from ..server.roster import select
 from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
+from ..task.losses import Loss
+from ..task.target_scale import TargetScale
 from ..task.task import Numerics, Task
 from ..task.trial import Behaviour
 from .client_weights import check_weights
 from .effects import idle_options
 from .model_check import behaviour_on, check_false_targets, check_model
 from .settings import DTYPES, Settings
+from .step_sizes import stable_steps
+from .target_units import described, may_scale, outlier_note, scale_of
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class RunParts:
     task: Task  # as the user defined it
     federation: Federation
     settings: Settings
+    target_scale: TargetScale | None = None  # of real targets that are standardised in training
+    changes: tuple[str, ...] = ()  # what `stable_steps` has changed
     _first_tasks: dict[int, Task] = field(default_factory=dict, repr=False)  # by torch's threads
 
     @cached_property
@@ -87,6 +93,10 @@ class RunParts:
         """Clients that train at the same time, where training is asynchronous."""
         return concurrency(self.method, self.settings, self.eligible, self.clients_heard)
 
+    def numerics(self, seed: int) -> Numerics:
+        """How model and loss are computed under one of the seeds."""
+        return replace(self.settings.numerics(seed), target_scale=self.target_scale)
+
     @property
     def first_task(self) -> Task:
         """Model and loss as the first seed computes them: made once.
@@ -95,7 +105,7 @@ class RunParts:
         """
         threads = torch.get_num_threads()
         if threads not in self._first_tasks:
-            task = self.task.under(self.settings.numerics(self.settings.seed))
+            task = self.task.under(self.numerics(self.settings.seed))
             self._first_tasks[threads] = task
             task.behave(self.behaviour)
         return self._first_tasks[threads]
@@ -114,7 +124,7 @@ class RunParts:
         """Model and loss as a seed computes them, for a session, which may change its start."""
         if seed == self.settings.seed:
             return copy.copy(self.first_task)
-        task = self.task.under(self.settings.numerics(seed))
+        task = self.task.under(self.numerics(seed))
         task.behave(self.behaviour)
         return task
 
@@ -128,6 +138,13 @@ class RunParts:
             notes["statistics"] = batchnorm.described(method, task, s.statistics)
         if words := task.behaviour.warning:
             notes["draws"] = {"warning": words}
+        if self.target_scale is not None:
+            notes["targets"] = {"text": described(self.target_scale)}
+        if self.changes:
+            notes["steps"] = {"warning": "; ".join(self.changes)}
+        eligible = People.of(self.federation, s, s.seed).eligible
+        if words := outlier_note(task.criterion, self.federation, eligible):
+            notes["outliers"] = {"warning": words}
         if sentences := idle_options(self):
             notes["idle"] = {"warning": "; ".join(sentences)}
         if s.asynchronous or s.delays is not None:
@@ -173,7 +190,11 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
         raise SettingError(
             f"held_out must be less than the {federation.clients} clients, got {s.held_out}"
         )
-    parts = RunParts(method, task, federation, s)
+    eligible = People.of(federation, s, s.seed).eligible
+    parts = RunParts(method, task, federation, s, scale_of(task, federation, s, eligible))
+    method, s, changes = stable_steps(method, parts.first_task, federation, s, eligible)
+    if changes:
+        parts = RunParts(method, task, federation, s, parts.target_scale, tuple(changes))
     if s.client_weights.of(federation.names) is not None:
         contract = Contract(method, parts.first_task, s.channel, 0)
         messages = s.buffer if s.asynchronous else parts.clients_heard
@@ -203,6 +224,14 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
         if s.attack is not None and s.attack.poisons and len(malicious):
             check_false_targets(parts.first_task, federation, s.attack, malicious, s.seed)
     return parts
+
+
+def reported_loss(task: Task, federation: Federation, s: Settings) -> Loss:
+    """The loss that figures of a run are by: of outputs and targets in the user's units."""
+    if not may_scale(task, federation):
+        return task.criterion
+    scale = scale_of(task, federation, s, People.of(federation, s, s.seed).eligible)
+    return task.criterion if scale is None else task.criterion.in_units(scale)
 
 
 def check_stops(settings: Settings, federation: Federation) -> None:

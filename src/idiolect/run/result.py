@@ -20,14 +20,24 @@ from ..core.types import Id
 from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
+from ..host.scores import COLLAPSE_LOSS
 from ..report.format import number
 from ..report.tables import results_table
 from ..server.roster import Roster
 from ..task.initial import constants
 from .directory import RunDirectory
+from .divergence import TIMES
 from .identity import RunIdentity
 from .personalise import PersonalisedModels, personalised
-from .predict import Models, Prediction, client_by_row, labels_of, predict, preparation_of
+from .predict import (
+    Models,
+    Prediction,
+    client_by_row,
+    labels_of,
+    predict,
+    preparation_of,
+    refuse_collapsed,
+)
 from .record import Record, SeedRecord, write_record
 from .round_log import Journal
 from .session import Session
@@ -136,20 +146,46 @@ class Result:
         *,
         position: int | None = None,
         best: bool = False,
+        allow_collapsed: bool = False,
     ) -> Prediction:
         """What a client's own model says of new rows.
 
         `rows` are raw rows of a table, prepared as the training data were (a data frame), or
         inputs as the model takes them (arrays, tensors). `client` is one id for all rows, or one
-        for each row. Classes come back by the labels of the training data.
+        for each row. Classes come back by the labels of the training data, real values in their
+        units. Models whose training has collapsed are refused unless `allow_collapsed`.
         """
         models = self.models(seed, best)
         by_row = None if position is not None else client_by_row(client)
         if by_row is None:
             owner = _id(models.roster, client, position)
-            return predict(models, rows, owner, self.record.data)
+            self._refuse_collapsed([owner], seed, best or allow_collapsed)
+            return predict(models, rows, owner, self.record.data, allow_collapsed)
         owners = [_id(models.roster, one, None) for one in by_row]
-        return predict(models, rows, owners, self.record.data)
+        self._refuse_collapsed(owners, seed, best or allow_collapsed)
+        return predict(models, rows, owners, self.record.data, allow_collapsed)
+
+    def _refuse_collapsed(self, owners: list[Id], seed: int | None, allow: bool) -> None:
+        """Refuse models of a collapsed run, but for clients whose own have not.
+
+        Those have a finite loss on test data that is not far above the constant answer's.
+        """
+        record = self._seed(seed)
+        if allow or not record.collapsed:
+            return
+        limits = [b or 0.0 for b in self.record.baseline] or [0.0] * len(record.clients)
+        losses = {
+            str(row["client"]): (row.get("test_loss"), COLLAPSE_LOSS + TIMES * limit)
+            for row, limit in zip(record.clients, limits, strict=False)
+        }
+        for owner in dict.fromkeys(owners):
+            loss, limit = losses.get(str(owner), (None, 0.0))
+            if loss is None or not loss <= limit:
+                refuse_collapsed(record.collapsed, owner)
+
+    def _seed(self, seed: int | None) -> SeedRecord:
+        """What a seed left behind, the first one's where none is named."""
+        return next(s for s in self.record.seeds if seed in (None, s.seed))
 
     def personalise(
         self,
@@ -201,8 +237,11 @@ class Result:
         everything: dict[str, torch.Tensor] = {}
         paths: list[Path] = []
         for wire_id, client_id in enumerate(models.roster.ids):
-            weights = task.tensors_of(models.personal(client_id).cpu())
-            weights = {**constants(task.module), **weights}
+            x = models.personal(client_id)
+            if task.numerics.target_scale is None:
+                weights = {**constants(task.module), **task.tensors_of(x.cpu())}
+            else:  # the module that is handed out, whose outputs are in the user's units
+                weights = {n: t.cpu() for n, t in task.module_of(x).state_dict().items()}
             tensors = {n: t.contiguous().clone() for n, t in weights.items()}
             if one_file:
                 everything |= {f"{client_id}/{n}": t for n, t in tensors.items()}
@@ -250,7 +289,7 @@ class Result:
         return session
 
     def _check_best(self, seed: int) -> None:
-        one = next(s for s in self.record.seeds if s.seed == seed)
+        one = self._seed(seed)
         if not one.best or not self.record.settings.get("keep_best"):
             raise SettingError(
                 "best: the models of the best round were not saved; run with keep_best=True"
@@ -329,6 +368,7 @@ class Result:
         notes = self.record.notes
         lines = [
             notes.get("chosen", {}).get("loss", ""),
+            notes.get("targets", {}).get("text", ""),
             notes.get("personalised", {}).get("text", ""),
         ]
         return "\n".join([str(results_table([self.summary()])), *map(shown, filter(None, lines))])

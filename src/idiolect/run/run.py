@@ -82,11 +82,14 @@ def run(
         federation = with_samples(federation)
     with torch_threads(run_settings.threads):
         parts = prepare(method_object, whole, federation, run_settings)
+    run_settings = parts.settings
     check_stops(run_settings, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     if resume not in (True, False, "force"):
         raise SettingError(f"resume must be True, False or 'force', got {resume!r}")
-    identity = RunIdentity.of(method_object, whole, federation, run_settings, origin, start)
+    identity = RunIdentity.of(
+        parts.method, whole, federation, run_settings, origin, start, parts.target_scale
+    )
     runner = Runner(parts, identity, start or {}, callbacks, note)
     with run_progress(
         progress, name_of(method_object), run_settings.seed, run_settings.seeds, run_settings.rounds

@@ -20,6 +20,7 @@ from ..core.knobs import SettingError
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import Id, State
 from ..data.federation import Federation
+from ..data.prepare.target_sums import bytes_of_moments
 from ..engine.arrivals import Arrivals, Pace
 from ..engine.carriers.local import LocalHosts
 from ..engine.remote_hosts import RemoteHosts
@@ -145,6 +146,10 @@ class Session:
             bytes_up = torch.tensor(federation.preparation.bytes_of(federation.ids))
             down = federation.preparation.bytes_down
             self.server.prepared(torch.arange(federation.clients), bytes_up, down)
+        if parts.target_scale is not None and not self.started:
+            up, down = bytes_of_moments(len(parts.target_scale.centre))
+            senders = self.people.eligible
+            self.server.prepared(senders, torch.full((len(senders),), up), down)
         self.classes = federation.classes
         self.metrics = host_settings.metrics
         host_settings = replace(

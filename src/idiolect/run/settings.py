@@ -194,6 +194,13 @@ class Optimisation(Knobs):
         "factors on the learning rate by parameter names, the last match wins: "
         "'features.*=0.1, head.*=10'",
     )
+    standardise_targets: bool = knob(
+        True,
+        "train on real targets less their mean, over their standard deviation; figures and "
+        "predictions are in their own units. For mse, l1, huber, smooth_l1 and quantile, where "
+        "targets are not about standard already; false = on targets as they are",
+        roles=(COMPARISON,),
+    )
     clip: float = knob(0.0, "largest norm of a local gradient; 0 = no clipping", low=0)
     weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
     server_optimizer: str = knob(

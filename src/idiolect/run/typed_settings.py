@@ -40,6 +40,7 @@ class RunSettings(TypedDict, total=False):
     optimizer_options: str
     optimizer_state: str
     lr_scale: str
+    standardise_targets: bool
     clip: float
     weight_decay: float
     server_optimizer: str

@@ -171,11 +171,12 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
     parts = [prepare(p.make_method(), task, data, p.make_settings()) for p in plans]
     s = parts[0].settings
     used = in_use(s.metrics, s.metric, data.classes, task.criterion.name)
-    baseline = trivial(data, task.criterion, used)
+    baseline = trivial(data, parts[0].first_task.criterion, used)
     return LazyFederation.of_data(
         data,
         sha256=data.fingerprint(),
         baseline=baseline,
         behaviour=parts[0].behaviour,
+        target_scale=parts[0].target_scale,
         load=load,
     )

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,7 +78,10 @@ class Contract:
         """32 bits over everything that both sides must have alike."""
         task = self.task
         layout = [(n, tuple(s)) for n, s in zip(task.layout.names, task.layout.shapes, strict=True)]
-        numerics = (task.dtype, task.seed, task.numerics.clip, task.numerics.weight_decay)
+        how = task.numerics
+        numerics: tuple[Any, ...] = (task.dtype, task.seed, how.clip, how.weight_decay)
+        if how.target_scale is not None:
+            numerics = (*numerics, how.target_scale)
         parts = (
             type(innermost(self.method)).__qualname__,
             sorted(self.method.as_dict().items()),

@@ -30,7 +30,7 @@ from ..run.callbacks import Callback, Callbacks
 from ..run.identity import RunIdentity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
-from ..run.prepare import check_stops, prepare
+from ..run.prepare import check_stops, prepare, reported_loss
 from ..run.record import Record, SeedRecord
 from ..run.result import Result, frame
 from ..run.settings import Settings, Timing
@@ -102,7 +102,8 @@ def compare(
         else:
             begin_folder(path, COMPARE, description)
     first = plans[0].make_settings()
-    trivial = baseline_row(federation, whole.criterion, first.metrics, first.metric)
+    loss = reported_loss(whole, federation, first)
+    trivial = baseline_row(federation, loss, first.metrics, first.metric)
     title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)

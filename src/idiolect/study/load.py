@@ -28,7 +28,8 @@ from ..run.record import Record, read_record
 from ..run.result import Result
 from ..run.session import Session, starts_in_checkpoint
 from ..run.settings import Settings
-from ..task.losses import LOSSES
+from ..run.target_units import recorded_scale
+from ..task.losses import is_named
 from ..task.task import Task
 from .compare import Comparison
 from .folders import COMPARE, PIPELINE, read_comparison
@@ -81,7 +82,7 @@ def _task(model_or_task: AnyModel, identity: RunIdentity) -> Task:
         if isinstance(model_or_task, Task)
         else identity.model.get("loss", "")
     )
-    if not isinstance(model_or_task, Task) and loss not in LOSSES:
+    if not isinstance(model_or_task, Task) and not is_named(loss):
         raise SettingError(
             f"task: the run had the loss {str(loss)[:80]!r} of your own; "
             "give idiolect.Task(model, loss)"
@@ -161,7 +162,8 @@ class _Models:
         fields = {k: v for k, v in identity.method.items() if k != "name"}
         method = make_method(identity.method["name"], **fields)
         settings = build(Settings, identity.run, "run")
-        now = RunIdentity.of(method, self.task, data, settings)
+        scale = recorded_scale(identity.data)
+        now = RunIdentity.of(method, self.task, data, settings, target_scale=scale)
         same = replace(identity, start={})
         if without:
             now = replace(now, data=same.data)
@@ -169,7 +171,7 @@ class _Models:
             now.model["weights"] = same.model.get("weights")
         check_same(same, now, self.path, warn)
         session = (WithoutData if without else Session)(
-            RunParts(method, self.task, data, settings),
+            RunParts(method, self.task, data, settings, scale),
             seed,
             run_number(identity.id, seed),
             started=bool(identity.start),

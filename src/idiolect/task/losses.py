@@ -17,8 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.knobs import SettingError, nearest
+from ..core.knobs import Knobs, SettingError, knob, nearest
+from ..core.registry import PartTable
 from ..core.types import Tree, first, leaves, length, map_tree
+from .target_scale import TargetScale
 
 IGNORED = -100  # the target that does not count, as in torch
 
@@ -35,6 +37,9 @@ class Loss:
     of_probabilities = False
     # whether samples with one target each may count differently
     weighs_samples = False
+    # how it grows with the unit of real targets (squares 2, absolute values 1), of those losses
+    # that a run may train on standardised targets; 0 = never
+    degree = 0
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
         """outputs[n, ...], targets[n, ...] -> one value per target, or one per sample."""
@@ -84,6 +89,14 @@ class Loss:
     def counts(self, targets: Tree) -> Tensor | None:
         """How much each target counts: None where all of them count alike."""
         return None
+
+    def in_units(self, scale: TargetScale) -> Loss:
+        """The loss of outputs and targets in the user's units.
+
+        That is spread^degree times the loss of standardised ones: for squares and absolute values
+        the same function.
+        """
+        return self
 
     # -- made of these ---------------------------------------------------------------------------
     def weigh(self, weights: Tensor, targets: Tree) -> Tensor:
@@ -251,9 +264,10 @@ class Squared(Loss):
     The linear regression of the papers has scale 1/2, the usual mean squared error 1.
     """
 
-    def __init__(self, name: str, scale: float):
+    def __init__(self, name: str, scale: float, degree: int = 0):
         self.name = name
         self.scale = scale
+        self.degree = degree
 
     def each(self, outputs: Tree, targets: Tree) -> Tensor:
         return self.scale * (shaped_as(logits(outputs), targets) - targets) ** 2
@@ -284,10 +298,193 @@ def shaped_as(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.squeeze(-1) if outputs.dim() == targets.dim() + 1 else outputs
 
 
+# -- losses of real targets that outliers pull less, or that are about a quantile ------------------
+class Absolute(Loss):
+    """|output - target|."""
+
+    name = "l1"
+    degree = 1
+
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        return (shaped_as(logits(outputs), targets) - targets).abs()
+
+    def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return (weights * (outputs.squeeze(1) - targets).sign()).unsqueeze(1)
+
+
+class Quantile(Loss):
+    """q (target - output) above the output and (1 - q) (output - target) below it (pinball loss).
+
+    Least at the q-quantile of the targets.
+    """
+
+    degree = 1
+
+    def __init__(self, q: float = 0.5):
+        self.q = q
+        self.name = LOSS_OPTIONS.text(QuantileOptions(q))
+
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        residual = targets - shaped_as(logits(outputs), targets)
+        return torch.maximum(self.q * residual, (self.q - 1) * residual)
+
+    def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        residual = targets - outputs.squeeze(1)
+        slope = torch.where(residual > 0, -self.q, 1 - self.q) * (residual != 0)
+        return (weights * slope).unsqueeze(1)
+
+
+class Huber(Loss):
+    """Half the square of a residual up to `threshold`, a straight line beyond: torch's HuberLoss.
+
+    `threshold` may be a tensor, one for each column of several targets.
+    """
+
+    degree = 2
+
+    def __init__(self, threshold: float | Tensor = 1.0, name: str = ""):
+        self.threshold = threshold
+        self.name = name or LOSS_OPTIONS.text(HuberOptions(float(threshold)))
+
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        residual = shaped_as(logits(outputs), targets) - targets
+        bound = self._bound(residual)
+        inner = residual.clamp(-bound, bound)
+        return inner * (residual - inner / 2)  # r^2 / 2, or bound (|r| - bound / 2)
+
+    def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        residual = outputs.squeeze(1) - targets
+        bound = self._bound(residual)
+        return (weights * residual.clamp(-bound, bound)).unsqueeze(1)
+
+    def _bound(self, residual: Tensor) -> Tensor:
+        return torch.as_tensor(self.threshold, dtype=residual.dtype, device=residual.device)
+
+    def in_units(self, scale: TargetScale) -> Loss:
+        return Huber(torch.tensor(scale.spread).squeeze() * self.threshold, self.name)
+
+
+class SmoothAbsolute(Huber):
+    """torch's SmoothL1Loss: the Huber loss over its threshold, beta."""
+
+    degree = 1
+
+    def __init__(self, threshold: float | Tensor = 1.0, name: str = ""):
+        super().__init__(threshold, name or LOSS_OPTIONS.text(SmoothOptions(float(threshold))))
+
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        value = super().each(outputs, targets)
+        return value / self._bound(value)
+
+    def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return super().delta(outputs, targets, weights) / self._bound(outputs)
+
+    def in_units(self, scale: TargetScale) -> Loss:
+        return SmoothAbsolute(torch.tensor(scale.spread).squeeze() * self.threshold, self.name)
+
+
+class LossOptions(Knobs):
+    """The options of a loss that has any."""
+
+    def loss(self) -> Loss:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class HuberOptions(LossOptions):
+    """Squares near the target, a line beyond: outliers pull less."""
+
+    delta: float = knob(
+        1.0, "residual at which the line begins; standard deviations of the targets", above=0
+    )
+
+    def loss(self) -> Loss:
+        return Huber(self.delta)
+
+
+@dataclass(frozen=True)
+class SmoothOptions(LossOptions):
+    """The Huber loss over beta: slope 1 beyond it."""
+
+    beta: float = knob(
+        1.0, "residual at which the line begins; standard deviations of the targets", above=0
+    )
+
+    def loss(self) -> Loss:
+        return SmoothAbsolute(self.beta)
+
+
+@dataclass(frozen=True)
+class QuantileOptions(LossOptions):
+    """The q-quantile of the targets."""
+
+    q: float = knob(0.5, "which quantile; 0.5 is the median", above=0, below=1)
+
+    def loss(self) -> Loss:
+        return Quantile(self.q)
+
+
+LOSS_OPTIONS: PartTable[LossOptions, LossOptions] = PartTable(
+    "loss",
+    "idiolect.losses",
+    {"huber": HuberOptions, "smooth_l1": SmoothOptions, "quantile": QuantileOptions},
+    LossOptions,
+)
 LOSSES: dict[str, Loss] = {
     loss.name: loss
-    for loss in (CrossEntropy(), Logistic(), Squared("mse", 1.0), Squared("half_squared", 0.5))
+    for loss in (
+        CrossEntropy(),
+        Logistic(),
+        Squared("mse", 1.0, degree=2),
+        Squared("half_squared", 0.5),  # the papers' regressions: on targets as they are
+        Absolute(),
+        Huber(),
+        SmoothAbsolute(),
+        Quantile(),
+    )
 }
+
+
+def named_loss(text: str) -> Loss:
+    """A loss from its name, with options where it has any.
+
+    >>> named_loss("quantile(q=0.9)").name, named_loss("huber(delta=1)").name
+    ('quantile(q=0.9)', 'huber')
+    """
+    if text in LOSSES:
+        return LOSSES[text]
+    name, bracket, _ = text.partition("(")
+    if not bracket or name.strip() not in LOSSES:
+        raise nearest(text, LOSSES, "loss")
+    if name.strip() not in LOSS_OPTIONS.built_in:
+        raise SettingError(f"loss must be {name.strip()!r}, which has no options, got {text!r}")
+    return LOSS_OPTIONS.parse(text).loss()
+
+
+def is_named(text: Any) -> bool:
+    """Whether a loss can be made again by this name."""
+    try:
+        named_loss(str(text))
+    except SettingError:
+        return False
+    return True
+
+
+# -- standardised targets ----------------------------------------------------------------------
+class Standardised(Loss):
+    """A loss of standardised targets, for targets in the user's units: what training steps on."""
+
+    def __init__(self, loss: Loss, scale: TargetScale):
+        self.loss = loss
+        self.scale = scale
+        self.name = loss.name
+        self.degree = loss.degree
+
+    def each(self, outputs: Tree, targets: Tree) -> Tensor:
+        return self.loss.each(outputs, self.scale.standardised(targets))
+
+    def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        return self.loss.delta(outputs, self.scale.standardised(targets), weights)
 
 
 # -- a user's loss: a torch loss or a function, as a `Loss` ----------------------------------------
@@ -409,7 +606,13 @@ def shapes_text(outputs: Tree, targets: Tree) -> str:
     return f"outputs of shape {forms[0]}, targets of shape {forms[1]}"
 
 
-_KNOWN = {F.cross_entropy: "cross_entropy", F.mse_loss: "mse"}
+_KNOWN = {
+    F.cross_entropy: "cross_entropy",
+    F.mse_loss: "mse",
+    F.l1_loss: "l1",
+    F.huber_loss: "huber",
+    F.smooth_l1_loss: "smooth_l1",
+}
 
 
 def as_loss(loss: Given) -> Loss:
@@ -421,9 +624,7 @@ def as_loss(loss: Given) -> Loss:
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise nearest(loss, LOSSES, "loss")
-        return LOSSES[loss]
+        return named_loss(loss)
     if isinstance(loss, type) and issubclass(loss, nn.Module):
         raise SettingError(
             f"loss: {loss.__name__} is a class; give an object of it: {loss.__name__}()"
@@ -446,6 +647,12 @@ def _of_module(loss: nn.Module) -> Loss:
     _check_parameters(loss.forward, type(loss).__name__)
     if type(loss) is nn.MSELoss:
         return LOSSES["mse"]
+    if type(loss) is nn.L1Loss or (type(loss) is nn.SmoothL1Loss and loss.beta == 0):
+        return LOSSES["l1"]
+    if type(loss) is nn.HuberLoss:
+        return Huber(loss.delta)
+    if type(loss) is nn.SmoothL1Loss:
+        return SmoothAbsolute(loss.beta)
     if type(loss) in (nn.CrossEntropyLoss, nn.NLLLoss):
         return TorchClasses(loss)  # type: ignore[arg-type]
     if hasattr(loss, "reduction"):

@@ -20,14 +20,16 @@ from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
 from ..core.knobs import SettingError
-from ..core.types import Tree, map_tree
+from ..core.types import Tree, length, map_tree
 from .batches import Batch
 from .buffers import Statistics
 from .forward import forward
 from .initial import Initial
 from .kernels import Kernel, Rows, Unmappable, Vmapped, choose, one_loss
 from .layout import Layout, Split, split_by
-from .losses import Given, Loss, as_loss, spread, total
+from .losses import Given, Loss, Standardised, as_loss, spread, total
+from .output_units import in_user_units
+from .target_scale import TargetScale
 from .trial import SAMPLES, Behaviour, try_out
 
 CPU = torch.device("cpu")
@@ -35,7 +37,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Numerics:
-    """How a task is computed: the run's device, precision, kernel, clipping, decay and seed."""
+    """How a task is computed: the run's device, precision, kernel, clipping, decay and seed.
+
+    With a `target_scale` the model is trained on standardised targets, and all that a task gives
+    out is in the user's units.
+    """
 
     device: torch.device = CPU
     dtype: torch.dtype = torch.float32
@@ -43,6 +49,7 @@ class Numerics:
     clip: float = 0.0  # largest norm of a gradient; 0 = no clipping
     weight_decay: float = 0.0
     seed: int = 0  # of the initialisation and of projections
+    target_scale: TargetScale | None = None  # of real targets; None = as they are
 
 
 class Task:
@@ -50,8 +57,9 @@ class Task:
 
     `model` is a torch module, whose weights are then the start of every run, or a function without
     arguments that makes one, which is then called for each seed. `loss` is a name
-    ("cross_entropy", "logistic", "mse", "half_squared"), a torch loss or a function of (outputs,
-    targets) that returns one value per sample. `weights` is a safetensors file, or a folder with
+    ("cross_entropy", "logistic", "mse", "half_squared", "l1", "huber(delta=1)",
+    "smooth_l1(beta=1)", "quantile(q=0.9)"), a torch loss or a function of (outputs, targets) that
+    returns one value per sample. `weights` is a safetensors file, or a folder with
     model.safetensors, that the model starts at; `weights_missing="keep"` keeps what the file lacks,
     or has in another shape, as it is initialised. `frozen` names parameters (a word or patterns of
     `split`) that are constants: neither trained nor sent. `buffers` names the buffers that a module
@@ -83,7 +91,12 @@ class Task:
 
     def _prepare(self, model: Any, criterion: Loss, numerics: Numerics) -> None:
         self.model = model
-        self.criterion = criterion
+        # figures are by the criterion, in the user's units; gradients are those of the objective
+        self._loss = self.criterion = self.objective = criterion
+        scale = numerics.target_scale
+        if scale is not None:
+            self.criterion = criterion.in_units(scale)
+            self.objective = Standardised(criterion, scale)
         self.numerics = numerics
         self.device = numerics.device
         self.dtype = numerics.dtype
@@ -110,7 +123,7 @@ class Task:
         task.initial = self.initial
         task.buffers = self.buffers
         task._trial = self._trial
-        task._prepare(self.model, self.criterion, replace(numerics or self.numerics, **changes))
+        task._prepare(self.model, self._loss, replace(numerics or self.numerics, **changes))
         return task
 
     def __repr__(self) -> str:
@@ -144,10 +157,10 @@ class Task:
 
     def try_on(self, inputs: Tree, targets: Tree) -> Behaviour:
         """A trial on samples [n, ...] of one client, which decides how the task is computed."""
-        self.behave(try_out(self.module, self.criterion, inputs, targets))
+        self.behave(try_out(self.module, self.objective, inputs, targets))
         kernel = self._kernel
         if self.numerics.kernel == "auto" and isinstance(kernel, Vmapped):
-            maps = kernel.maps(self.x0, inputs, targets, self.criterion)
+            maps = kernel.maps(self.x0, inputs, targets, self.objective)
             self.behave(replace(self.behaviour, maps=maps))
         return self.behaviour
 
@@ -176,27 +189,36 @@ class Task:
     # -- functions of rows -----------------------------------------------------------------------
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:
         """x[K, d] (or with running statistics [K, d + m]), inputs[K, B, ...] -> [K, B, ...]."""
+        return self._in_units(self._outputs(x, inputs), lead=2)
+
+    def _outputs(self, x: Tensor, inputs: Tree) -> Tree:
+        """The same as the objective takes them."""
         with torch.no_grad():
             return self._by_kernel(lambda kernel: kernel.outputs(x, inputs))
+
+    def _in_units(self, outputs: Tree, lead: int) -> Tree:
+        scale = self.numerics.target_scale
+        return outputs if scale is None else scale.in_units(outputs, lead)
 
     def outputs_of_one(self, w: Tensor, inputs: Tree) -> Tree:
         """One model w[d] on many samples inputs[n, ...]: an ordinary forward pass."""
         if isinstance(self._kernel, Rows):
-            return self._kernel.of_one(w, inputs)
+            return self._in_units(self._kernel.of_one(w, inputs), lead=1)
         self.module.eval()
         with torch.no_grad():
-            return forward(self.module, inputs, self.layout.unflatten(w))
+            outputs = forward(self.module, inputs, self.layout.unflatten(w))
+            return self._in_units(outputs, lead=1)
 
     def loss(self, x: Tensor, batch: Batch) -> Tensor:
         """The mini-batch loss of each row's model: x[K, d] -> [K]."""
         if self._trial is None:
             self._try_batch(batch)
-        outputs = self.outputs(x, batch.inputs)
-        weights = self.criterion.weigh(batch.weights, batch.targets)
+        outputs = self._outputs(x, batch.inputs)
+        weights = self.objective.weigh(batch.weights, batch.targets)
         if self.behaviour.compares:
             rows = batch.rows_of(outputs, batch.targets, weights)
-            return torch.stack([total(self.criterion.each(o, t), w) for o, t, w in rows])
-        each = self.criterion.of_rows(outputs, batch.targets)
+            return torch.stack([total(self.objective.each(o, t), w) for o, t, w in rows])
+        each = self.objective.of_rows(outputs, batch.targets)
         return (each * spread(weights, each)).flatten(1).sum(1)
 
     def grad(self, x: Tensor, batch: Batch) -> Tensor:
@@ -204,7 +226,7 @@ class Task:
         if self._trial is None:
             self._try_batch(batch)
         batch.tally.add_(1 if batch.active is None else batch.active.cpu())
-        g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.criterion))
+        g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.objective))
         decay = self.numerics.weight_decay
         if decay:
             g = g + decay * x
@@ -230,7 +252,7 @@ class Task:
         if self._hvp is None:
             self._hvp = self._hessian_product()
         batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
-        weights = self.criterion.weigh(batch.weights, batch.targets)
+        weights = self.objective.weigh(batch.weights, batch.targets)
         self.module.train()
         if isinstance(self._kernel, Rows):
             h = torch.zeros_like(x)
@@ -250,7 +272,7 @@ class Task:
             raise SettingError(
                 f"model: exact second derivatives are not available for a model with {what}"
             )
-        gradient = grad(one_loss(self.module, self.layout, self.criterion))
+        gradient = grad(one_loss(self.module, self.layout, self.objective))
 
         def product(x: Tensor, v: Tensor, *sample: Tree) -> Tensor:
             try:
@@ -259,6 +281,26 @@ class Task:
                 return grad(lambda x: (gradient(x, *sample) * v).sum())(x)
 
         return product
+
+    def steepness(
+        self, inputs: Tree, targets: Tree, direction: Tensor, iterations: int
+    ) -> tuple[float, float]:
+        """Curvature and gradient norm of the loss of samples [n, ...] at the start.
+
+        Its largest second derivative in absolute value, by the power method from a direction[d].
+        """
+        gradient = grad(one_loss(self.module, self.layout, self.objective))
+        product = self._hessian_product()
+        weights = torch.full((length(targets),), 1 / length(targets)).to(self.x0)
+        sample = (inputs, targets, self.objective.weigh(weights, targets))
+        self.module.train()
+        size = 0.0
+        for _ in range(iterations):
+            direction = product(self.x0, direction / direction.norm(), *sample)
+            size = float(direction.norm())
+            if not size:
+                break
+        return size, float(gradient(self.x0, *sample).norm())
 
     # -- models ----------------------------------------------------------------------------------
     def draw(self, keys: np.ndarray) -> Tensor:
@@ -282,10 +324,11 @@ class Task:
                 module.get_parameter(name).copy_(parts.pop(name))
             for name, value in parts.items():
                 module.get_buffer(name).copy_(value)
-        return module.eval()
+        scale = self.numerics.target_scale
+        return (module if scale is None else in_user_units(module, scale)).eval()
 
     def tensors_of(self, x: Tensor) -> dict[str, Tensor]:
-        """Parameters, and running statistics where x has them, by name."""
+        """Parameters, and running statistics where x has them, by name; as they are trained."""
         parts = self.layout.unflatten(x[..., : self.d])
         if self.statistics is not None and x.shape[-1] > self.d:
             parts |= self.statistics.layout.unflatten(x[..., self.d :])

@@ -80,6 +80,11 @@ def predict(argv: list[str]) -> None:
         help="the column that names the client of each row, each of which has its own model "
         "(default: that of the training table, if the rows have it)",
     )
+    parser.add_argument(
+        "--allow-collapsed",
+        action="store_true",
+        help="predict with models whose training has collapsed too",
+    )
     parser.add_argument("-o", "--output", dest="file", help=CSV_FILE)
     parsed = parser.parse(argv)
     if parsed.client is not None and parsed.client_column:
@@ -90,7 +95,13 @@ def predict(argv: list[str]) -> None:
     frame = TableFile(path=parsed.data, client=column).frame()
     owners = _owners(parsed, frame, column)
     rows = frame.drop(columns=[column]) if column in frame.columns else frame
-    prediction = result.predict(rows, owners, parsed.seed, best=parsed.options.best)
+    prediction = result.predict(
+        rows,
+        owners,
+        parsed.seed,
+        best=parsed.options.best,
+        allow_collapsed=parsed.allow_collapsed,
+    )
     show_prediction(prediction, owners, column, file, parsed.output.json)
 
 

@@ -21,6 +21,7 @@ from ...report.plots import write_curves
 from ...report.tables import baseline_row, results_table
 from ...report.targets import COUNTS, Goals, curve
 from ...run.plan import Plan, method_spec, refuse_without_sites, row_spec
+from ...run.prepare import reported_loss
 from ...run.result import Result
 from ...run.run import run as run_method
 from ...run.settings import Settings
@@ -124,7 +125,7 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
 
 
 def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
-    row = baseline_row(federation, task.criterion, s.metrics, s.metric)
+    row = baseline_row(federation, reported_loss(task, federation, s), s.metrics, s.metric)
     return [] if row is None else [row]
 
 

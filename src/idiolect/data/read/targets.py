@@ -465,7 +465,7 @@ def _decide(classes: list[Any], n: int, name: str, holds: str) -> tuple[str, str
         return "classes", reason
     reason = (
         f"target {name!r} has {many:,} distinct values ({classes[0]:g} to {classes[-1]:g}): a "
-        "regression on values as they are, not scaled; --kind classes makes them classes"
+        "regression, with figures in their own units; --kind classes makes them classes"
     )
     return "values", reason
 
