@@ -65,6 +65,18 @@ def note(text: str) -> None:
         print(f"note: {shown(text)}", file=sys.stderr)
 
 
+PRINT_IT = "print() shows the table"  # how to see more of a result than its repr has
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """A count with its noun; `nouns` where more than one is not the noun with an s.
+
+    >>> plural(1, "file"), plural(2000, "file"), plural(0, "entry", "entries")
+    ('1 file', '2,000 files', '0 entries')
+    """
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
 def listed(items: Iterable[object], most: int = 5) -> str:
     """The first items of a list, and how many there are beyond them.
 

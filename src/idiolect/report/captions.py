@@ -127,7 +127,7 @@ def _measured(trained: Rows, _: Goals) -> Iterator[str]:
     names = [*(["accuracy"] if has_accuracy(trained) else []), "loss", *metrics]
     figures = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     yield (
-        f"test data of each client, last round ({rounds}), "
+        f"{trained[0].get('measured_on', 'test')} data of each client, last round ({rounds}), "
         f"mean over {len(seeds)} seed{many} ({', '.join(map(str, seeds))}); "
         f"{figures} pooled over samples, variance over clients; "
         "bytes of all clients and gradients per client, per seed"

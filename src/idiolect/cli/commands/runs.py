@@ -13,7 +13,7 @@ from ...core.knobs import Knobs, SettingError, knob
 from ...core.registry import names_in
 from ...report.console import say
 from ...report.plots import curve_picture, default_panels, delay_picture
-from ...report.tables import results_table
+from ...report.tables import results_table, settings_table
 from ...report.targets import Goals, curve
 from ...run.identity import RunIdentity
 from ...run.plan import Plan
@@ -30,9 +30,19 @@ from .study import resume_sweep, resume_tune
 from .train import BASELINES, compare_plans, pipeline_plans, run_plan
 
 
+@dataclass(frozen=True)
+class ShowOptions(Knobs):
+    """What is shown of sweeps."""
+
+    show_test: bool = knob(
+        False, "of sweeps: figures on test data, by which no setting should be chosen"
+    )
+
+
 def show(argv: list[str]) -> None:
     """The table of one or many runs again."""
-    parser = Parser("show", output=("json", "against", "clients_table", "also"))
+    output_flags = ("json", "against", "clients_table", "also")
+    parser = Parser("show", options=ShowOptions, output=output_flags)
     parser.add_argument("runs", nargs="+", help="directories of runs, comparisons, sweeps, tuning")
     parser.add_argument("--picture", help="also draw their curves into this PNG file")
     parser.add_argument("--delays", help="also draw delays and staleness of a run into this PNG")
@@ -48,6 +58,20 @@ def show(argv: list[str]) -> None:
             f"runs: {swept[0]} is a sweep, which stores neither curves nor clients: its table is "
             "all that can be shown; for more, give a run the settings of interest"
         )
+    show_test = parsed.options.show_test
+    if swept and output.also and not show_test:
+        raise SettingError(
+            f"also: {output.also[0]} is about test data, and {swept[0]} is a sweep, which is shown "
+            "on validation data; --show-test shows it on test data"
+        )
+    if swept and runs and not show_test:
+        raise SettingError(
+            f"runs: {swept[0]} is a sweep, which is shown on validation data, and "
+            f"{next(iter(runs))} a run, which is shown on test data: show them apart, or all of "
+            "them on test data by --show-test"
+        )
+    if show_test and not swept:
+        raise SettingError("show_test: it is about sweeps; runs are shown on test data as they are")
     rows = [row for place in swept for row in read_sweep(place)]
     goals = Goals()
     title = ""
@@ -71,7 +95,10 @@ def show(argv: list[str]) -> None:
         output.show_clients(one)
     several = len({str(row["settings"]["data"]) for row in rows if "settings" in row}) > 1
     heading = "several federations" if several else title
-    table = results_table(rows, heading, goals=goals, also=output.also)
+    if swept:
+        table = settings_table(rows, heading, 0, show_test, goals, output.also)
+    else:
+        table = results_table(rows, heading, goals=goals, also=output.also)
     emit(output.json, rows[0] if len(rows) == 1 else rows, table)
 
 
