@@ -379,8 +379,6 @@ def frame(table: str, tables: dict[str, Callable[[], list[dict[str, Any]]]]) -> 
     if table not in tables:
         names = ", ".join(map(repr, tables))
         raise SettingError(f"table must be one of {names}, got {table!r}")
-    try:
-        import pandas
-    except ImportError:
-        raise SettingError("data frames need pandas: pip install 'idiolect[frames]'") from None
+    import pandas
+
     return pandas.DataFrame(tables[table]())

@@ -73,7 +73,7 @@ def compare(
     `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
     `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
     of the two the table shows). With a directory, every run has a folder there, next to curves.csv
-    and, with matplotlib, curves.png.
+    and curves.png.
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)

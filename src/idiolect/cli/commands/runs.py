@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.files import given_path, resume_command
 from ...core.knobs import Knobs, SettingError, knob
+from ...core.plotting import NO_MATPLOTLIB, can_plot
 from ...core.registry import names_in
 from ...report.console import say
 from ...report.plots import curve_picture, default_panels, delay_picture
@@ -117,10 +118,8 @@ def _draw(
     lines = [curve(next(labels), r.record.timed_rounds()) for r in results]
     drawn = curve_picture(lines, goals, path, against or default_panels(lines, goals))
     if not drawn:
-        raise SettingError(
-            "picture: nothing to draw; it needs evaluated rounds (eval_every) and matplotlib: "
-            "pip install 'idiolect[plot]'"
-        )
+        nothing = "picture: nothing to draw; it needs evaluated rounds (eval_every)"
+        raise SettingError(nothing if can_plot() else NO_MATPLOTLIB)
     say(f"picture: {path}")
 
 
@@ -131,10 +130,11 @@ def _draw_delays(runs: Sequence[str], path: Path) -> None:
     if len(runs) > 1:
         raise SettingError(f"delays must be of one run, got {len(runs)} runs")
     if not delay_picture(given_path(runs[0], "runs"), path):
-        raise SettingError(
+        nothing = (
             f"delays: nothing to draw in {runs[0]}; it needs delays-seed-*.csv (engine "
-            "asynchronous, or the setting delays) and matplotlib: pip install 'idiolect[plot]'"
+            "asynchronous, or the setting delays)"
         )
+        raise SettingError(nothing if can_plot() else NO_MATPLOTLIB)
     say(f"delays: {path}")
 
 

@@ -15,6 +15,7 @@ from ...core.columns import LONGEST, Column, FittedTable, render
 from ...core.documents import plain
 from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
+from ...core.plotting import NO_MATPLOTLIB
 from ...core.text import shown
 from ...data.federation import Federation
 from ...data.read.ids import ClientId
@@ -106,14 +107,14 @@ class Advice:
         )
 
     def picture(self, path: str | Path) -> Path:
-        """Draw the advice on one page (PNG); needs matplotlib."""
+        """Draw the advice on one page (PNG)."""
         drawn = advice_picture(self.as_dict(), self.title, Path(path))
         if drawn is None:
-            raise SettingError("picture: it needs matplotlib: pip install 'idiolect[plot]'")
+            raise SettingError(NO_MATPLOTLIB)
         return drawn
 
     def save(self, directory: str | Path) -> Path:
-        """Write advice.json, advice.txt and, with matplotlib, advice.png into a new folder."""
+        """Write advice.json, advice.txt and advice.png into a new folder."""
         path = Path(directory)
         refuse_advice(path)
         private_folder(path)
