@@ -18,7 +18,7 @@ PLACES = [
 ]
 TEXTS = {p: p.read_text() for p in PLACES if p.suffix in SUFFIXES or p.name == "Makefile"}
 HINT = re.compile(r"(?:idiolect|'\.)\[([\w, -]+)\]")
-NEED = re.compile(r"needs? (\w+)\W[^']{0,60}pip install 'idiolect\[(\w+)\]'")
+NEED = re.compile(r"needs? (?:the package )?(\w+)\W[^']{0,60}pip install 'idiolect\[(\w+)\]'")
 
 
 def packages(requirements):
