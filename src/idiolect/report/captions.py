@@ -36,6 +36,13 @@ def known(value: float | None) -> bool:
     return value is not None and not math.isnan(value)
 
 
+def figures_of(row: Row, measure: str) -> dict[str, Any]:
+    """What a row has of accuracy, the loss or a metric: mean, interval, spread over clients."""
+    return (
+        row[measure] if measure in ("accuracy", "loss") else row.get("metrics", {}).get(measure, {})
+    )
+
+
 def main_figure(rows: Rows) -> str:
     """What the rows are about: the metric that was chosen, accuracy, or the loss."""
     metrics = {r["metric"] for r in rows if "metric" in r}
@@ -132,6 +139,21 @@ def _measured(trained: Rows, _: Goals) -> Iterator[str]:
         f"{figures} pooled over samples, variance over clients; "
         "bytes of all clients and gradients per client, per seed"
     )
+
+
+def _terms(trained: Rows, _: Goals) -> Iterator[str]:
+    """The words of the table that a newcomer may not know, those that are in it."""
+    alone = any(r["method"] == "local" for r in trained)
+    sends = any(r.get("heard") and _sends(r) for r in trained)
+    terms = {
+        "client": "an owner of data",
+        "round": "one exchange of messages",
+        **({"heard": "its message counted"} if sends else {}),
+        **({"local": "each client alone"} if alone else {}),
+        "gradients": "of mini-batches",
+        "worst 10 %": "mean over the worst-served tenth of clients",
+    }
+    yield "; ".join(f"{term}: {meaning}" for term, meaning in terms.items())
 
 
 def _is_mean_over_clients(trained: Rows, metric: str) -> bool:
@@ -331,6 +353,7 @@ def _inner_problems(trained: Rows, _: Goals) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     _measured,
+    _terms,
     _heard,
     _fates,
     _timing,

@@ -23,6 +23,7 @@ from .captions import (
     caption,
     collapsed,
     diverged,
+    figures_of,
     has_accuracy,
     known,
     label_of,
@@ -84,7 +85,7 @@ def _constant_row(scores: dict[str, float], metrics: Sequence[str]) -> Row:
 
 # -- columns ------------------------------------------------------------------------------------
 def _figure(what: str, which: str) -> Callable[[Row], str]:
-    return lambda r: "★" if collapsed(r) else number(_figures(r, what).get(which))
+    return lambda r: "★" if collapsed(r) else number(figures_of(r, what).get(which))
 
 
 def _main(what: str) -> Callable[[Row], str]:
@@ -102,10 +103,6 @@ def _held_out(what: str) -> Callable[[Row], str]:
         return number(figures.get(what, {}).get("mean"))
 
     return cell
-
-
-def _figures(r: Row, what: str) -> dict[str, Any]:
-    return r[what] if what in ("accuracy", "loss") else r.get("metrics", {}).get(what, {})
 
 
 def _malicious(r: Row) -> str:
