@@ -593,8 +593,9 @@ def test_a_federation_says_what_was_done_on_one_screen():
     f = read(
         GAPS.assign(patient_id=np.arange(N) + 1000, unit="mg"), split="part", missing="mean+flag"
     )
-    text = repr(f)
-    assert text == str(f) and len(text.splitlines()) < 15
+    text = str(f)
+    assert len(text.splitlines()) < 15
+    assert repr(f) == "Federation('table', 3 clients, 300 samples; print() shows more)"
     assert max(map(len, text.splitlines())) <= 100
     for part in (
         "3 clients, 300 samples (180 train, 60 valid, 60 test)",
@@ -606,5 +607,5 @@ def test_a_federation_says_what_was_done_on_one_screen():
     ):
         assert part in text
     many = il.data.load("synthetic", clients=300, samples=10)
-    assert "295 more" in repr(many) and len(repr(many)) < 500
+    assert "295 more" in str(many) and len(str(many)) < 500
     assert isinstance(f.preparation, Preparation)

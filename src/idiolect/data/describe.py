@@ -17,15 +17,15 @@ from ..core.types import leaves
 from .federation import SPLITS, Federation
 from .prepare import Preparation
 
-WIDTH = 100  # characters of a line of `repr`
+WIDTH = 100  # characters of a line of the text
 LONGEST = 120  # characters of a name that are shown
 
 
 def describe(federation: Federation) -> str:
-    """What `repr` shows: clients, samples, features, classes and what was done to a table.
+    """What `print` shows: clients, samples, features, classes and what was done to a table.
 
     >>> from idiolect.data import Federation
-    >>> Federation.from_arrays([[1.0], [2.0]], [0, 1], ["a", "b"], name="toy")
+    >>> print(Federation.from_arrays([[1.0], [2.0]], [0, 1], ["a", "b"], name="toy"))
     Federation 'toy': 2 clients, 2 samples (2 train, 0 valid, 0 test)
       clients   'a', 'b'
       samples   1 per client

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.files import private_folder, write_atomic, write_csv, write_document, write_json
 from ..core.knobs import SettingError
-from ..core.text import shown
+from ..core.text import PRINT_IT, plural, shown
 from ..core.types import Id
 from ..data.federation import Federation
 from ..data.prepare import Preparation
@@ -322,8 +322,8 @@ class Result:
             reached = "collapsed"
         name = shown(self.record.data["name"], 40)
         label = shown(self.label, 80)
-        many = "s" if len(figures) > 1 else ""
-        return f"Result({label!r}, {name!r}, {reached}, {len(figures)} seed{many})"
+        seeds = plural(len(figures), "seed")
+        return f"Result({label!r}, {name!r}, {reached}, {seeds}; {PRINT_IT})"
 
     def __str__(self) -> str:
         notes = self.record.notes

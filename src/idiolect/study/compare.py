@@ -16,13 +16,14 @@ import numpy as np
 from ..core.documents import plain
 from ..core.files import on_disk, private_folder, write_document
 from ..core.knobs import SettingError, build
-from ..core.text import shown, warn
+from ..core.text import PRINT_IT, shown, warn
 from ..data.federation import Federation
 from ..host.metrics import direction
 from ..host.scores import interval
 from ..method import Method
 from ..methods import label_of
-from ..report.captions import DIVERGED
+from ..report.captions import DIVERGED, figures_of, main_figure
+from ..report.format import number
 from ..report.plots import write_curves
 from ..report.tables import baseline_row, read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
@@ -322,8 +323,8 @@ class Comparison:
         refuse_taken(path)
         private_folder(path)
         folders = []
-        for number, result in enumerate(self.results):
-            folders.append(f"{number}-{result.method.replace(':', '.')}")
+        for place, result in enumerate(self.results):
+            folders.append(f"{place}-{result.method.replace(':', '.')}")
             result.save(path / folders[-1])
         self.write(path, {"folders": folders})
         return path
@@ -361,7 +362,11 @@ class Comparison:
         return str(self.table())
 
     def __repr__(self) -> str:
-        return f"Comparison({shown(', '.join(self.labels), 200)})"
+        rows = [row for row in self.summary() if row["seeds"]]
+        measure = main_figure(rows) if rows else ""
+        means = (number(figures_of(row, measure).get("mean")) for row in rows)
+        figures = ", ".join(f"{row['label']} {mean}" for row, mean in zip(rows, means, strict=True))
+        return f"Comparison({measure}: {shown(figures, 200)}; {PRINT_IT})"
 
 
 # -- collaboration fairness: do those who could do well alone end with the better models? ----------

@@ -14,7 +14,7 @@ from ..core.columns import Column, FittedTable
 from ..core.documents import decode, plain, toml_sections
 from ..core.files import on_disk, read_document, write_atomic, write_csv, write_json
 from ..core.knobs import SettingError, build, check, kinds_of, written
-from ..core.text import shown
+from ..core.text import PRINT_IT, shown
 from ..data import DATASETS
 from ..data.federation import Federation
 from ..method import Method
@@ -532,7 +532,11 @@ class Tuned:
         return lines
 
     def __repr__(self) -> str:
-        return f"Tuned({', '.join(map(shown, self.names))}; best {shown(self.winner)})"
+        names = shown(", ".join(self.names), 120)
+        search = self.searches[self.winner]
+        figure = number(search.standings(self.winner)[0].figure)
+        best = f"best {shown(self.winner, 60)}, {search.criterion} {figure}"
+        return f"Tuned({names}; {best}; {PRINT_IT})"
 
 
 # -- tables ----------------------------------------------------------------------------------------

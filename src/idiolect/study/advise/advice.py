@@ -16,7 +16,7 @@ from ...core.documents import plain
 from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
 from ...core.plotting import NO_MATPLOTLIB
-from ...core.text import shown
+from ...core.text import PRINT_IT, shown
 from ...data.federation import Federation
 from ...data.read.ids import ClientId
 from ...host.baselines import trivial
@@ -179,7 +179,10 @@ class Advice:
         return "\n".join(line.rstrip() for line in render(self, WIDTH).split("\n"))
 
     def __repr__(self) -> str:
-        return f"Advice({self.choice!r}, {shown(self.title, 60)!r})"
+        row = next((r for r in self.table if r["label"] == self.choice), {"gain": None})
+        gain = "" if row["gain"] is None else f", {self.metric} {signed(row['gain'])} over local"
+        title = shown(self.title, 60)
+        return f"Advice({shown(self.choice, 80)!r}{gain}, {title!r}; {PRINT_IT})"
 
 
 def refuse_advice(path: Path) -> None:
