@@ -232,7 +232,7 @@ def test_one_client_and_clients_of_one_sample_are_said(capsys):
     read(VISITS.assign(site="north"))
     assert "one client only ('north')" in capsys.readouterr().err
     read(VISITS.assign(site=["lone", *VISITS.site[1:]]))
-    assert "1 clients have one sample only ('lone')" in capsys.readouterr().err
+    assert "1 client with one sample only ('lone')" in capsys.readouterr().err
     read(VISITS.assign(site=range(N)))
     assert "every row is a client of its own" in capsys.readouterr().err
 
@@ -337,7 +337,7 @@ def test_drop_drops_the_samples_with_a_word(capsys):
     assert "30 samples with missing values are dropped ('bp' 30)" in capsys.readouterr().err
     gone = GAPS.assign(bp=GAPS.bp.mask(GAPS.site == "west"))
     assert read(gone, missing="drop", drop="part").ids == ("north", "south")
-    assert "all samples of 1 clients" in capsys.readouterr().err
+    assert "all samples of 1 client" in capsys.readouterr().err
 
 
 def test_a_flag_is_a_feature():

@@ -262,7 +262,7 @@ def test_init_says_what_it_found_and_why_and_what_to_do_next(tmp_path, capsys):
     got = capsys.readouterr()
     assert "client: 'hospital' (its name, and 3 different values in 120 rows)" in got.err
     assert "target: 'outcome' (its name, and 2 different values)" in got.err
-    assert "1 values are missing in 1 column" in got.err
+    assert "missing: 1 value in 1 column" in got.err
     assert "'patient_id' (an identifier" in got.out and "3 clients, 120 samples" in got.out
     assert "classes   2 ('ill', 'well')" in got.out
     assert "Next: idiolect compare --config mine.toml --clients-table" in got.out

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.columns import LONGEST, Column, FittedTable
 from ..core.knobs import nearest
-from ..core.text import shown
+from ..core.text import plural, shown
 from ..data.federation import Federation
 from ..host.baselines import trivial
 from ..host.metrics import Metric, in_use
@@ -144,7 +144,7 @@ def _goal_columns(goals: Goals) -> list[Column]:
     show = size if in_bytes else count
     columns = []
     if goals.budget:
-        budget = short_size(goals.budget) if in_bytes else f"{goals.budget:,} values"
+        budget = short_size(goals.budget) if in_bytes else plural(goals.budget, "value")
         key = goals.key("at_budget")
         columns.append(Column(f"{goals.metric} at {budget}", 0, lambda r: goal(r.get(key), number)))
     if goals.targeted:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.documents import expect
 from ..core.knobs import SettingError
-from ..core.text import first_line
+from ..core.text import first_line, plural
 from ..core.types import Id, Tree, first, leaves, map_tree
 from ..data.prepare import Preparation
 from ..data.read.pictures import plan_pixels
@@ -58,8 +58,9 @@ class Prediction:
 
     def __repr__(self) -> str:
         if self.labels is None:
-            return f"Prediction({len(self)} values)"
-        return f"Prediction({len(self)} labels of {len(self.classes)} classes)"
+            return f"Prediction({plural(len(self), 'value')})"
+        classes = plural(len(self.classes), "class", "classes")
+        return f"Prediction({plural(len(self), 'label')} of {classes})"
 
 
 class Models(Protocol):

@@ -16,7 +16,7 @@ import numpy as np
 from ..core.documents import plain
 from ..core.files import on_disk, private_folder, write_document
 from ..core.knobs import SettingError, build
-from ..core.text import PRINT_IT, shown, warn
+from ..core.text import PRINT_IT, plural, shown, warn
 from ..data.federation import Federation
 from ..host.metrics import direction
 from ..host.scores import interval
@@ -104,7 +104,7 @@ def compare(
             begin_folder(path, COMPARE, description)
     first = plans[0].make_settings()
     trivial = baseline_row(federation, whole.criterion, first.metrics, first.metric)
-    title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
+    title = f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     series = RunSeries(whole, federation, path, resume, report, progress, callbacks)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..core.knobs import SettingError, build
+from ..core.text import plural
 from ..data.federation import Federation
 from ..method import Method
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
@@ -61,7 +62,7 @@ def sweep(
         jobs=jobs,
         directory=None if directory is None else Path(directory),
         watch=watch,
-        title=f"{federation.name}: {federation.clients} clients, d = {whole.d}",
+        title=f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}",
         manifest={"grid": axes},
     )
     swept.show_test = show_test
@@ -90,7 +91,9 @@ def sweep_plans(
         jobs=jobs,
         directory=directory,
         watch=watch,
-        title=f"{len(stock.data)} data sets" if several else f"{one.name}: {one.clients} clients",
+        title=f"{len(stock.data)} data sets"
+        if several
+        else f"{one.name}: {plural(one.clients, 'client')}",
         manifest={"plans": [plan.as_dict() for plan in plans], "grid": axes},
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.files import given_folder, given_path, write_atomic
 from ...core.knobs import Knobs, SettingError, knob, nearest
-from ...core.text import csv_cell, shown
+from ...core.text import csv_cell, plural, shown
 from ...data.federation import Federation
 from ...data.read.tables import TableFile
 from ...report.console import say
@@ -120,7 +120,7 @@ def show_prediction(
         sys.stdout.write(text)
     if file is not None:
         write_atomic(file, text.encode())
-        say(f"{len(prediction):,} rows predicted: {file}")
+        say(f"{plural(len(prediction), 'row')} predicted: {file}")
 
 
 def _owners(parsed: Any, frame: pd.DataFrame, column: str) -> Any:
@@ -154,7 +154,7 @@ def _named_rows(
     if result.preparation is None or not isinstance(frame.index, pd.RangeIndex):
         return frame  # every column is an input; or the file has an index of its own
     used = {column.name for column in result.preparation.columns}
-    used |= {client, _table_options(result).get("target")}
+    used |= {client, _table_options(result).get("target", "")}
     others = (name for name in frame.columns if name not in used and frame[name].is_unique)
     name = next((name for name in others if not pd.api.types.is_float_dtype(frame[name])), None)
     if name is None:
@@ -261,11 +261,11 @@ def personalise(argv: list[str]) -> None:
     folder = given_folder(parsed.folder or str(Path(parsed.run) / "personalised"), "output")
     paths = new.export(folder)
     summary = new.summary()
-    title = f"{len(federation.ids):,} clients after training"
+    title = f"{plural(len(federation.ids), 'client')} after training"
     facts = {**summary, "clients": new.clients_table(), "folder": str(folder)}
     emit(parsed.output.json, facts, results_table([summary], title))
     if not parsed.output.json:
-        print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))
+        print(shown(f"{plural(len(paths) - 1, 'file')} and {paths[-1].name} in {folder}"))
 
 
 def _newcomers(parsed: Any, result: Result, options: dict[str, Any]) -> Federation:
@@ -307,7 +307,7 @@ def export(argv: list[str]) -> None:
         text = f"{paths[0]}: checked against the model; {paths[1].name} says what goes in"
     else:
         paths = result.export(folder, parsed.seed, parsed.one_file, best=best)
-        text = f"{len(paths) - 1} files and {paths[-1].name} in {folder}"
+        text = f"{plural(len(paths) - 1, 'file')} and {paths[-1].name} in {folder}"
     print(json.dumps([str(p) for p in paths]) if parsed.output.json else shown(text))
 
 

@@ -12,6 +12,7 @@ from ...core.files import given_path, resume_command
 from ...core.knobs import Knobs, SettingError, knob
 from ...core.plotting import NO_MATPLOTLIB, can_plot
 from ...core.registry import names_in
+from ...core.text import plural
 from ...report.console import say
 from ...report.plots import curve_picture, default_panels, delay_picture
 from ...report.tables import results_table, settings_table
@@ -85,7 +86,7 @@ def show(argv: list[str]) -> None:
         row = one.summary()
         rows.append(row | {"label": f"{row['label']} ({place.name})"} if places[1:] else row)
         data = one.record.data
-        title = f"{data['name']}: {data['clients']} clients, d = {one.record.parameters}"
+        title = f"{data['name']}: {plural(data['clients'], 'client')}, d = {one.record.parameters}"
     if parsed.picture:
         _draw(
             list(runs.values()), rows, goals, given_path(parsed.picture, "picture"), output.against

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.files import given_path, read_document
 from ...core.knobs import Knobs, SettingError, knob, refused_in
-from ...core.text import shown
+from ...core.text import plural, shown
 from ...models.adapters import KINDS
 from ...report.console import OUT, literal, say
 from ...report.progress import Meter
@@ -108,7 +108,8 @@ def run_sweep(
     if outcome.failed:
         many = len(outcome.failed) + len(outcome.summaries)
         raise SettingError(
-            f"sweep: {len(outcome.failed)} of {many} runs failed; the same command tries them again"
+            f"sweep: {len(outcome.failed)} of {plural(many, 'run')} failed; the same command "
+            "tries them again"
         )
 
 

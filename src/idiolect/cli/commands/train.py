@@ -11,6 +11,7 @@ from typing import Any
 from ...core.columns import FittedTable
 from ...core.documents import plain
 from ...core.knobs import Knobs, SettingError, knob
+from ...core.text import plural
 from ...data import DATASETS
 from ...data.federation import Federation
 from ...methods import METHODS
@@ -133,7 +134,7 @@ def _table(
     rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: Task
 ) -> FittedTable:
     name = federation.name if plan.data == "table" else plan.data
-    return results_table(rows, f"{name}: {federation.clients} clients, d = {task.d}")
+    return results_table(rows, f"{name}: {plural(federation.clients, 'client')}, d = {task.d}")
 
 
 @dataclass(frozen=True)

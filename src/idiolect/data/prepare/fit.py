@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.knobs import SettingError
-from ...core.text import listed, note
+from ...core.text import listed, note, plural
 from ..read.ids import ClientId
 from .columns import CATEGORY
 from .preparation import Preparation, TableColumn, bytes_of_categories, categories_of
@@ -277,4 +277,5 @@ def say_clients(ids: Sequence[ClientId], client: np.ndarray, column: str) -> Non
             "is it the column of clients?"
         )
     elif single:
-        note(f"{len(single):,} clients have one sample only ({listed(single)}): it trains")
+        alone = plural(len(single), "client")
+        note(f"{alone} with one sample only ({listed(single)}): it trains")
