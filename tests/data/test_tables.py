@@ -64,11 +64,11 @@ def test_two_distinct_values_are_two_classes_with_the_users_labels(no, yes, caps
 
 def test_the_reason_is_printed_with_what_overrules_it(capsys):
     outcome(YES.astype(float))
-    says = "target 'ill' has 2 distinct values (0.0, 1.0): classes; --kind values makes it a"
+    says = "target 'ill' has 2 distinct values (0.0, 1.0): classes; kind='values' makes it a"
     assert says in capsys.readouterr().err
     outcome(AGE)
     assert "distinct values" in (says := capsys.readouterr().err) and "a regression" in says
-    assert "not scaled; --kind classes makes them classes" in says
+    assert "not scaled; kind='classes' makes them classes" in says
 
 
 def test_few_whole_numbers_are_classes_and_many_are_values():
@@ -297,7 +297,7 @@ def test_a_category_that_training_did_not_have_is_zeros_and_counted(capsys):
 def test_too_many_categories_are_refused_by_name():
     names = VISITS.assign(surname=[f"name {i % 90}" for i in range(N)], part="train")
     says = refused(names, split="part")
-    assert "column 'surname' has 90 distinct values" in says and "--max-categories" in says
+    assert "column 'surname' has 90 distinct values" in says and "raise max_categories" in says
     assert read(names, split="part", max_categories=100).inputs.shape[1] == 92
 
 
@@ -317,7 +317,7 @@ GAPS = WARDS.assign(bp=np.where(np.arange(N) % 10 == 0, np.nan, 120 + AGE))
 def test_missing_values_are_refused_by_name_with_the_ways_out():
     says = refused(GAPS, split="part")
     assert says.startswith("column 'bp' has 30 missing values in 3 clients; ")
-    assert "--missing mean|median|zero|drop" in says and "--drop bp" in says
+    assert "missing='mean' (or median, zero, drop" in says and "drop='bp'" in says
 
 
 @pytest.mark.parametrize("scale", ["federated", "client", "none"])

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.files import given_path
 from ...core.knobs import SettingError, knob
-from ...core.text import note, plural
+from ...core.text import note, option, plural
 from ..entries import register
 from ..federation import Federation
 from ..prepare import Preparation
@@ -262,8 +262,9 @@ def _without_missing(samples: TableSamples, names: list[str], missing: str) -> T
         raise SettingError(
             f"column {name!r} has {plural(counts[name], 'missing value')} in "
             f"{plural(clients, 'client')}{more}; "
-            "fill them in or drop the samples: --missing mean|median|zero|drop (mean+flag: and a "
-            f"feature that says so), or leave the column out: --drop {name}"
+            f"fill them in or drop the samples: {option('missing', 'mean')} (or median, zero, "
+            "drop; mean+flag: and a feature that says so), or leave the column out: "
+            f"{option('drop', name)}"
         )
     where = some(f"{name!r} {count:,}" for name, count in counts.items())
     if missing != "drop":
