@@ -144,7 +144,7 @@ def _measured(trained: Rows, _: Goals) -> Iterator[str]:
 
 def _terms(trained: Rows, _: Goals) -> Iterator[str]:
     """The words of the table that a newcomer may not know, those that are in it."""
-    alone = any(r["method"] == "local" for r in trained)
+    alone = any(r.get("method") == "local" for r in trained)
     sends = any(r.get("heard") and _sends(r) for r in trained)
     terms = {
         "client": "an owner of data",
