@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idiolect import SettingError
 from idiolect.report import COLOURS, GREY, INK, STYLES
 
 COLUMNS = 3  # panels side by side
@@ -51,11 +50,9 @@ def lines_of(panels: Sequence[Panel]) -> dict[str, dict[str, list[list[float]]]]
 
 def new_picture(width: float, height: float) -> Any:
     """An empty picture of this size in inches, as matplotlib's Figure."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'") from None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

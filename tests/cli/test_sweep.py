@@ -54,6 +54,40 @@ def test_show_gives_its_table_again(tmp_path, capsys):
     ]
 
 
+def words_of(capsys):
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_test_figures_are_shown_with_a_flag_alone(tmp_path, capsys):
+    folder = str(tmp_path / "a")
+    assert swept(folder, "fedavg", "--grid", "lr=0.1,0.2") == 0
+    shown = words_of(capsys)
+    assert "validation data of each client" in shown and "--show-test" in shown
+    assert "test data of each client" not in shown
+    assert swept(folder, "fedavg", "--grid", "lr=0.1,0.2", "--show-test") == 0
+    assert "a setting chosen by these figures is biased" in words_of(capsys)
+    assert main(["show", folder]) == 0
+    assert "validation data of each client" in words_of(capsys)
+    assert main(["show", folder, "--show-test"]) == 0
+    shown = words_of(capsys)
+    assert "test data of each client" in shown and "biased" in shown
+
+
+def test_a_table_does_not_mix_validation_and_test_figures(tmp_path, capsys):
+    folder, run = str(tmp_path / "a"), str(tmp_path / "run")
+    assert swept(folder, "fedavg", "--grid", "lr=0.1") == 0
+    assert main(["run", "fedavg", *SMALL[:-2], "--directory", run]) == 0
+    capsys.readouterr()
+    assert main(["show", folder, run]) == 2
+    assert "show them apart" in capsys.readouterr().err
+    assert main(["show", folder, "--also", "best-after-20"]) == 2
+    assert "is about test data" in capsys.readouterr().err
+    assert main(["show", run, "--show-test"]) == 2
+    assert "it is about sweeps" in capsys.readouterr().err
+    assert main(["show", folder, run, "--show-test", "--also", "best-after-20"]) == 0
+    assert "biased" in words_of(capsys)
+
+
 def test_show_says_what_a_sweep_does_not_have(tmp_path, capsys):
     assert swept(tmp_path / "a", "fedavg", "--grid", "lr=0.1") == 0
     assert main(["show", str(tmp_path / "a"), "--picture", str(tmp_path / "a.png")]) == 2

@@ -110,7 +110,7 @@ def test_a_tuning_that_was_stopped_is_resumed(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Trial, "train", failing)
     words = ["fedavg", "--grid", "lr=0.1,0.2,0.3"]
     assert tuned(tmp_path / "a", *words) == 2
-    assert "1 runs failed, the first of them fedavg lr=0.2" in capsys.readouterr().err
+    assert "1 run failed, the first of them fedavg lr=0.2" in capsys.readouterr().err
     for flag in (["--rounds", "9"], ["--force"]):
         assert main(["resume", str(tmp_path / "a"), *flag]) == 2
         assert "is a tuning, whose runs stay as they are" in capsys.readouterr().err

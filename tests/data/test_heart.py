@@ -52,7 +52,7 @@ def test_missing_values_are_said_and_may_be_refused(folder, capsys):
     data.load("heart", path=str(folder), valid=0, test=0)
     said = capsys.readouterr().err
     assert "missing values are filled in with the mean: 'trestbps' 1; 'chol' 2; 'fbs' 2" in said
-    with pytest.raises(SettingError, match=r"column 'trestbps' has 1 missing values in 1 clients"):
+    with pytest.raises(SettingError, match=r"column 'trestbps' has 1 missing value in 1 client"):
         data.load("heart", path=str(folder), missing="refuse")
     kept = data.load("heart", path=str(folder), missing="drop", valid=0, test=0)
     assert kept.ids == ("Cleveland", "Hungary", "VA") and kept.samples == 5

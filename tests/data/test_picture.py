@@ -57,7 +57,7 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path):
 
 def test_without_matplotlib_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(SettingError, match=r"pip install 'idiolect\[plot\]'"):
+    with pytest.raises(SettingError, match="pip install matplotlib"):
         data.picture(data.load("digits", clients=2), tmp_path / "x.png")
 
 

@@ -305,7 +305,7 @@ def test_a_client_with_one_class_has_no_auc_and_is_counted():
     auc = {row["client"]: row["test_auc"] for row in result.clients_table()}
     assert math.isnan(auc["one"]) and not math.isnan(auc["two"])
     assert result.summary()["metrics"]["auc"]["clients_undefined"] == 1
-    assert "auc: no value for 1 clients (all test samples of one class)" in str(result)
+    assert "auc: no value for 1 client (all test samples of one class)" in str(result)
 
 
 def test_every_built_in_metric_stands_in_the_help_and_in_the_docs():

@@ -1,6 +1,7 @@
 """Tables on terminals of any width: a column is left out, a figure is never cut."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,25 @@ def test_a_table_says_how_many_clients_are_heard_per_round():
     assert "none of 100 clients heard: nothing is sent" in render(results_table([none]))
 
 
+def test_the_words_of_a_table_are_explained_in_one_line_if_they_are_in_it():
+    sends = WIDE | {"method": "fedavg", "heard": {"clients": 10, "of": 100}}
+    alone = WIDE | {"method": "local", "label": "local", "bytes": {"up": 0, "down": 0}}
+    (line,) = (
+        note for note in results_table([sends, alone]).caption.splitlines() if "client: " in note
+    )
+    for term in ("client: ", "round: ", "heard: ", "local: ", "gradients: ", "worst 10 %: "):
+        assert line.count(term) == 1
+    assert len(line) <= 200
+    caption = results_table([WIDE | {"method": "ditto"}]).caption
+    assert "local: " not in caption and "heard: " not in caption and "round: " in caption
+
+
+def test_the_glossary_has_the_words_of_captions():
+    page = (Path(__file__).parents[2] / "docs/glossary.md").read_text()
+    for word in ("client", "round", "heard", "gradients", "worst 10 %", "± 95 %", "variance"):
+        assert re.search(rf"^\| {re.escape(word)} \| [A-Z].*\. \|$", page, re.MULTILINE), word
+
+
 def test_rejected_and_missing_messages_are_under_every_table():
     row = WIDE | {
         "heard": {"clients": 7.625, "of": 9},
@@ -111,7 +131,7 @@ def test_rejected_and_missing_messages_are_under_every_table():
     text = " ".join(render(results_table([row, WIDE], None, 60)).split())
     assert "7.62 of 9 clients heard per round" in text
     fates = "61 of 72 messages counted; rejected: 4 not finite, 2 overflow; missing: 5 timed out"
-    assert text.count("counted") == 1 and f"{WIDE['label']}: {fates}" in text
+    assert text.count("messages counted") == 1 and f"{WIDE['label']}: {fates}" in text
 
 
 def test_clients_held_out_have_a_column_and_a_note():

@@ -332,6 +332,17 @@ def test_raw_rows_are_prepared_as_the_training_data_were(table_run):
     assert again.labels.tolist() == found.labels.tolist()
 
 
+def test_predictions_keep_the_index_of_their_rows(table_run):
+    frame, _, result, *_ = table_run
+    named = frame.set_axis([f"patient {n}" for n in range(len(frame))]).iloc[[7, 2, 5]]
+    answers = result.predict(named, client="south").to_pandas()
+    assert answers.index.tolist() == ["patient 7", "patient 2", "patient 5"]
+    in_order = result.predict(frame, client="south").to_pandas()
+    assert (answers.to_numpy() == in_order.iloc[[7, 2, 5]].to_numpy()).all()
+    inputs = result.preparation.apply(named, clients="south")
+    assert result.predict(inputs, client="south").index is None
+
+
 def test_a_missing_column_is_named(table_run):
     frame, _, result, _, _ = table_run
     with pytest.raises(il.SettingError, match="column 'age' is not in the table"):

@@ -405,15 +405,18 @@ def test_curves_are_written(capsys, tmp_path):
 
 
 def test_there_is_a_table_without_matplotlib_and_no_picture_of_nothing(tmp_path, monkeypatch):
-    paths = write_curves([history(0, (0.2, 10))], Goals(), tmp_path)
-    assert [p.name for p in paths] == ["curves.csv", "curves.png"]
+    def files_of(curves, name):
+        (tmp_path / name).mkdir()
+        write_curves(curves, Goals(), tmp_path / name)
+        return sorted(p.name for p in (tmp_path / name).iterdir())
+
+    assert files_of([history(0, (0.2, 10))], "both") == ["curves.csv", "curves.png"]
     nothing = [history(0, (float("nan"), 10), loss=float("nan"))]
-    assert [p.name for p in write_curves(nothing, Goals(), tmp_path)] == ["curves.csv"]
-    assert (tmp_path / "curves.csv").read_text().splitlines()[1] == "m,0,1,,,10,2.5,1.0,"
+    assert files_of(nothing, "nothing") == ["curves.csv"]
+    table = (tmp_path / "nothing/curves.csv").read_text()
+    assert table.splitlines()[1] == "m,0,1,,,10,2.5,1.0,"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert [p.name for p in write_curves([history(0, (0.2, 10))], Goals(), tmp_path)] == [
-        "curves.csv"
-    ]
+    assert files_of([history(0, (0.2, 10))], "broken") == ["curves.csv"]
 
 
 def test_curves_of_a_comparison_that_never_evaluates_are_empty(capsys, tmp_path):

@@ -17,6 +17,7 @@ import torch
 
 import idiolect as il
 from idiolect.core.knobs import SettingError
+from idiolect.report.format import number
 from idiolect.run.plan import Plan
 from idiolect.study import jobs as grid
 from idiolect.study.many import Stock, Sweep, Trial, run_many
@@ -94,7 +95,8 @@ def test_a_table_has_the_figures_of_clients_held_out(tmp_path):
     (summary,) = found.merged()
     table = pandas.read_csv(tmp_path / "table.csv")
     assert table["held_out_accuracy"].tolist() == [summary["held_out"]["accuracy"]["mean"]]
-    assert "held out" in str(found.table(160))
+    assert "held out" in str(found.table(160, show_test=True))
+    assert "held out" not in str(found.table(160))  # those are figures on test data
 
 
 def test_data_and_model_of_plans_can_be_varied():
@@ -268,6 +270,57 @@ def test_the_best_setting_is_chosen_on_validation_data():
     assert list(frame["seed"]) == [0, 1, 0, 1]
     assert "seconds" not in frame.columns
     assert "fedavg lr=0.5" in str(json.dumps([r["label"] for r in found.merged()]))
+
+
+def figures_in(table):
+    """The cell of the main figure in every row."""
+    return [cells[1] for cells in table.cells()]
+
+
+def text_of(table):
+    return " ".join(str(table).split())
+
+
+def test_the_table_has_validation_figures_and_test_figures_on_request_with_a_warning():
+    sweep = swept(grid={"lr": [0.01, 0.5]}, rounds=4)
+    rows = sweep.merged()
+    valid = [number(row["valid"]["accuracy"]["mean"]) for row in rows]
+    test = [number(row["accuracy"]["mean"]) for row in rows]
+    assert valid != test
+    assert figures_in(sweep.table()) == valid
+    assert "validation data of each client, last round (4)" in text_of(sweep.table())
+    assert "test data of each client" not in text_of(sweep)  # print(sweep)
+    assert figures_in(sweep.table(show_test=True)) == test
+    warned = text_of(sweep.table(show_test=True))
+    assert "test data of each client" in warned
+    assert "a setting chosen by these figures is biased" in warned
+    asked = swept(grid={"lr": [0.01, 0.5]}, rounds=4, show_test=True)
+    assert figures_in(asked.table()) == test and asked.rows() == sweep.rows()
+    assert asked.best().varied == sweep.best().varied
+
+
+def test_metrics_in_the_table_are_those_on_validation_data():
+    sweep = swept(grid={"lr": [0.5]}, rounds=4, metric="f1")
+    (row,) = sweep.merged()
+    assert row["valid"]["f1"]["mean"] != row["metrics"]["f1"]["mean"]
+    assert figures_in(sweep.table()) == [number(row["valid"]["f1"]["mean"])]
+
+
+def test_without_validation_samples_a_sweep_says_that_it_shows_test_figures():
+    bare = il.data.load("synthetic", clients=4, samples=60, valid=0)
+    sweep = il.sweep("fedavg", torch.nn.Linear(60, 10), bare, seeds=1, jobs=1, **SMALL)
+    (row,) = sweep.merged()
+    assert figures_in(sweep.table()) == [number(row["accuracy"]["mean"])]
+    text = text_of(sweep.table())
+    assert "no validation samples" in text and "test data of each client" in text
+    assert "a setting chosen by these figures is biased" in text
+
+
+def test_settings_without_validation_samples_among_others_are_named():
+    sweep = sweep_plans(plans("fedavg"), ["data.valid=0,0.2"], jobs=1)
+    without, with_samples = figures_in(sweep.table())
+    assert without == "–" and with_samples != "–"
+    assert "no validation samples: fedavg data.valid=0" in text_of(sweep.table())
 
 
 def test_threads_are_one_unless_given():

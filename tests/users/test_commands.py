@@ -262,7 +262,7 @@ def test_init_says_what_it_found_and_why_and_what_to_do_next(tmp_path, capsys):
     got = capsys.readouterr()
     assert "client: 'hospital' (its name, and 3 different values in 120 rows)" in got.err
     assert "target: 'outcome' (its name, and 2 different values)" in got.err
-    assert "1 values are missing in 1 column" in got.err
+    assert "missing: 1 value in 1 column" in got.err
     assert "'patient_id' (an identifier" in got.out and "3 clients, 120 samples" in got.out
     assert "classes   2 ('ill', 'well')" in got.out
     assert "Next: idiolect compare --config mine.toml --clients-table" in got.out
@@ -349,7 +349,27 @@ def test_rows_of_several_clients_are_predicted_by_the_model_of_each(there, capsy
     assert both["probabilities"][1] == pytest.approx(one["probabilities"][1])
     assert both["probabilities"][0] != pytest.approx(one["probabilities"][0])
     got = output(capsys, "predict run --data visits.csv")  # the training table's own column
-    assert got.splitlines()[0].startswith("hospital,label") and got.count("\n") == 121
+    assert got.startswith("patient_id,hospital,label") and got.count("\n") == 121
+
+
+def test_predictions_stand_beside_the_names_of_their_rows(there, capsys):
+    lines = ["patient,weight,income,sex,age", "p9,70.5,20000,f,85", "p3,81.5,20000,m,30"]
+    (there / "rows.csv").write_text("\n".join([*lines, ""]))
+    table = output(capsys, "predict run --client hospital-3 --data rows.csv").splitlines()
+    assert table[0] == "patient,label,probability ill,probability well"
+    assert [line.split(",")[:2] for line in table[1:]] == [["p9", "ill"], ["p3", "well"]]
+    assert main(split("predict run --client hospital-3 --data rows.csv --json")) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["ids"] == {"patient": ["p9", "p3"]}
+    assert "rows are named by the column 'patient'; --id-column NAME says otherwise" in said.err
+    by_age = output(capsys, "predict run --client hospital-3 --data rows.csv --id-column age")
+    assert [line.split(",")[:2] for line in by_age.splitlines()] == [
+        ["age", "label"],
+        ["85", "ill"],
+        ["30", "well"],
+    ]
+    says = refused(capsys, "predict run --client hospital-3 --data rows.csv --id-column pateint")
+    assert "did you mean 'patient'?" in says
 
 
 @pytest.mark.parametrize(

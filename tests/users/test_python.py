@@ -243,6 +243,26 @@ def test_a_child_class_tells_of_inherited_fields_once():
     assert text.count("Fields:") == 1 and text.count("    lr (") == 1
 
 
+def test_reprs_say_in_one_line_what_it_is_the_main_figure_and_how_to_see_more(data):
+    settings = {"rounds": 2, "seeds": 2}
+    result = il.run("ditto", Net, data, **settings)
+    comparison = il.compare(["fedavg", "ditto"], Net, data, **settings)
+    sweep = il.sweep("fedavg", Net, data, grid={"lr": [0.1, 0.2]}, jobs=1, **settings)
+    tuned = il.tune("fedavg", Net, data, grid={"lr": [0.1, 0.2]}, jobs=1, **settings)
+    advice = il.advise(data, Net, quick=True, gradients=10)
+    for thing in (result, comparison, sweep, tuned, advice, data):
+        line = repr(thing)
+        assert line.startswith(f"{type(thing).__name__}(") and "\n" not in line, line
+        assert len(line) <= 300 and "print() shows" in line
+        assert len(str(thing).splitlines()) > 3 and str(thing) != line
+    by_label = {row["label"]: row["accuracy"]["mean"] for row in comparison.summary()}
+    assert f"accuracy {by_label['ditto']:.4f}, 2 seeds; print() shows the table" in repr(result)
+    assert f"fedavg {by_label['fedavg']:.4f}, ditto {by_label['ditto']:.4f}" in repr(comparison)
+    best = max(row["valid"]["accuracy"]["mean"] for row in sweep.merged())
+    assert "2 settings, 4 runs" in repr(sweep) and f"accuracy {best:.4f}" in repr(sweep)
+    assert "pooled validation accuracy 0." in repr(tuned)
+
+
 def test_what_is_shown_fits_on_a_screen(data):
     result = il.run("ditto", Net, data, rounds=2, seeds=2)
     found = il.compare([il.FedAvg(lr=0.1 + k / 100) for k in range(12)], Net, data, rounds=1)
@@ -254,6 +274,7 @@ def test_what_is_shown_fits_on_a_screen(data):
         text = repr(thing)
         assert len(text) <= 500 and len(text.splitlines()) <= 24, text
         assert " object at 0x" not in text
+    assert repr(data).startswith("Federation('") and "print() shows more" in repr(data)
     assert repr(il.Settings(rounds=5)) == "Settings(rounds=5)"
     assert repr(task) == "Task(Net, 'cross_entropy', d = 43)"
 

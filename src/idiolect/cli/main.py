@@ -13,9 +13,10 @@ from pathlib import Path
 from ..core.allocator import keep_memory
 from ..core.files import disk_is_full, unwritten
 from ..core.knobs import SettingError
-from ..core.text import shown
+from ..core.text import command_line, shown
 from ..report.console import OUT, fit_pipe, lines, literal, print_anything
 from .commands import COMMANDS
+from .flags import forget, in_flags
 
 AGAIN = "make room, then resume the run or repeat the command"
 GROUP = "idiolect.commands"  # entry points of other packages: NAME = "module:function"
@@ -54,7 +55,9 @@ def main(argv: list[str] | None = None) -> int:
     print_anything()
     fit_pipe()
     unwritten.clear()
-    code = _exit_code(sys.argv[1:] if argv is None else argv)
+    forget()
+    with command_line():
+        code = _exit_code(sys.argv[1:] if argv is None else argv)
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -86,7 +89,8 @@ def _exit_code(arguments: list[str]) -> int:
         several_lines = getattr(error, "several_lines", False)
         if not isinstance(error, SettingError) and not several_lines:
             raise
-        print(f"error: {lines(error) if several_lines else shown(error)}", file=sys.stderr)
+        text = lines(error) if several_lines else shown(error)
+        print(f"error: {in_flags(text)}", file=sys.stderr)
         return 1 if disk_is_full(error) else 2
 
 

@@ -24,6 +24,7 @@ from ..run.settings import SECTIONS
 from ..task.initial import Initial
 from ..task.losses import LOSSES
 from .commands import COMMANDS
+from .flags import remember
 from .output import Output
 from .suggest import TABLES, unknown_flag
 
@@ -204,6 +205,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """The command's arguments; its own options and output as objects."""
+        remember(self._actions)
         switches = {s for a in self._actions if a.const == "true" for s in a.option_strings}
         # a switch takes the next word only if that says true or false: no method, no file
         words = [

@@ -1,6 +1,6 @@
 """The one set-up of all pictures: figure, colours, axes, file.
 
-matplotlib is optional, and imported when a picture is drawn.
+matplotlib is imported when a picture is drawn: `import idiolect` does not wait for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from .knobs import SettingError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NO_MATPLOTLIB = "picture: matplotlib cannot be imported: pip install matplotlib"
 INK = "#333333"
 GREY = "#6e6e6e"
 GRID = "#e4e4e4"
@@ -25,7 +26,7 @@ STYLES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 
 
 def can_plot() -> bool:
-    """Whether matplotlib is installed."""
+    """Whether matplotlib can be imported: it may be left out of an installation, or broken."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -36,7 +37,7 @@ def can_plot() -> bool:
 def new_figure(width: float, height: float, layout: Any = "constrained") -> Figure:
     """An empty figure of this size in inches, without a window."""
     if not can_plot():
-        raise SettingError("pictures need matplotlib: pip install 'idiolect[plot]'")
+        raise SettingError(NO_MATPLOTLIB)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -65,6 +65,45 @@ def note(text: str) -> None:
         print(f"note: {shown(text)}", file=sys.stderr)
 
 
+_in_command: ContextVar[bool] = ContextVar("the user typed a command", default=False)
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Within it, the user typed a command: `option` writes flags."""
+    token = _in_command.set(True)
+    try:
+        yield
+    finally:
+        _in_command.reset(token)
+
+
+def option(name: str, value: object = "") -> str:
+    """An option as the user writes it: an argument in Python, a flag on the command line.
+
+    >>> option("max_categories", 9), option("drop", "age"), option("trials")
+    ('max_categories=9', "drop='age'", 'trials=')
+    >>> with command_line():
+    ...     print(option("max_categories", 9), option("drop", "age"), option("trials"))
+    --max-categories 9 --drop age --trials
+    """
+    if _in_command.get():
+        return f"--{name.replace('_', '-')} {value}".rstrip()
+    return f"{name}={value!r}" if value != "" else f"{name}="
+
+
+PRINT_IT = "print() shows the table"  # how to see more of a result than its repr has
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """A count with its noun; `nouns` where more than one is not the noun with an s.
+
+    >>> plural(1, "file"), plural(2000, "file"), plural(0, "entry", "entries")
+    ('1 file', '2,000 files', '0 entries')
+    """
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
 def listed(items: Iterable[object], most: int = 5) -> str:
     """The first items of a list, and how many there are beyond them.
 

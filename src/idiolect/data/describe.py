@@ -12,20 +12,20 @@ from torch import Tensor
 from ..core.columns import Column, FittedTable, fitting
 from ..core.knobs import SettingError
 from ..core.plotting import new_figure, save_figure
-from ..core.text import label, listed, shown
+from ..core.text import label, listed, plural, shown
 from ..core.types import leaves
 from .federation import SPLITS, Federation
 from .prepare import Preparation
 
-WIDTH = 100  # characters of a line of `repr`
+WIDTH = 100  # characters of a line of the text
 LONGEST = 120  # characters of a name that are shown
 
 
 def describe(federation: Federation) -> str:
-    """What `repr` shows: clients, samples, features, classes and what was done to a table.
+    """What `print` shows: clients, samples, features, classes and what was done to a table.
 
     >>> from idiolect.data import Federation
-    >>> Federation.from_arrays([[1.0], [2.0]], [0, 1], ["a", "b"], name="toy")
+    >>> print(Federation.from_arrays([[1.0], [2.0]], [0, 1], ["a", "b"], name="toy"))
     Federation 'toy': 2 clients, 2 samples (2 train, 0 valid, 0 test)
       clients   'a', 'b'
       samples   1 per client
@@ -51,8 +51,8 @@ def describe(federation: Federation) -> str:
     if federation.preparation is not None:
         lines |= _describe_preparation(federation.preparation)
     title = (
-        f"Federation {federation.name!r}: {federation.clients:,} clients, "
-        f"{sum(parts.values()):,} samples ({counts})"
+        f"Federation {federation.name!r}: {plural(federation.clients, 'client')}, "
+        f"{plural(sum(parts.values()), 'sample')} ({counts})"
     )
     texts = (f"  {name:<9} {text}" for name, text in lines.items())
     return "\n".join(shown(text, WIDTH) for text in (title, *texts))
@@ -102,7 +102,9 @@ def table(federation: Federation, rows: int = 20, width: int = 140) -> FittedTab
         fits = bool(_few(federation)) and not without_room
         columns = by_class if fits else [*columns, most]
     name = shown(federation.name, LONGEST)
-    title = f"{name}: {federation.clients:,} clients, {federation.samples:,} samples"
+    title = (
+        f"{name}: {plural(federation.clients, 'client')}, {plural(federation.samples, 'sample')}"
+    )
     return FittedTable(columns, places, title, _caption(federation), width=width)
 
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..core.knobs import SettingError, build, nearest
+from ..core.text import plural, shown
 from ..core.types import Sequences, Tree, leaves, length, map_tree
 from .prepare import Preparation
 from .read.arrays import from_arrays
@@ -49,10 +50,15 @@ class Federation:
     sequences: Sequences | None = None  # which inputs are padded, and how long each sample is
     special: tuple[int, ...] = ()  # classes that are no words: padding, unknown, begin, end
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         from .describe import describe
 
         return describe(self)
+
+    def __repr__(self) -> str:
+        name = shown(self.name, 40)
+        size = f"{plural(self.clients, 'client')}, {plural(self.samples, 'sample')}"
+        return f"Federation({name!r}, {size}; print() shows more)"
 
     @property
     def clients(self) -> int:

@@ -24,6 +24,7 @@ from string import Template
 
 from ..core.files import private_folder, write_atomic, write_json
 from ..core.knobs import SettingError
+from ..core.text import plural
 from .certificates import check_certificate, make_authority, make_site_key
 from .config import FILE, Deployment, Terms
 from .flower import link, node
@@ -231,7 +232,8 @@ def _write_scripts(layout: DeploymentFolder, name: str, role: str) -> None:
 def _write_readme(layout: DeploymentFolder, deployment: Deployment) -> None:
     terms, data = deployment.terms, deployment.data
     if data["kind"] == TABLE:
-        form = f"a table with the target `{data['target']}` and {len(data['features'])} features"
+        features = plural(len(data["features"]), "feature")
+        form = f"a table with the target `{data['target']}` and {features}"
         example = f"--data visits.csv --target {data['target']}"
     else:
         form = f"arrays of {data['inputs']}, {data['classes']} classes"

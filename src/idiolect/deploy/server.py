@@ -18,6 +18,7 @@ import torch
 
 from ..core.files import read_document, write_document
 from ..core.knobs import SettingError
+from ..core.text import plural
 from ..data.federation import Census
 from ..data.prepare.federated import bytes_of_sums, combine, means
 from ..engine.carriers import SiteCarrier
@@ -95,7 +96,7 @@ def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str
 def gather(registry: SiteRegistry, deployment: Deployment) -> tuple[list[RegisteredSite], Sums]:
     """As many sites as are wanted, with wire ids, by their names; SettingError if too few come."""
     terms = deployment.terms
-    registry.tell(f"waiting for {terms.sites} sites")
+    registry.tell(f"waiting for {plural(terms.sites, 'site')}")
     sums: Sums = {}
     if deployment.data.get("scale") == "federated":
         sums = _prepare(registry, deployment)

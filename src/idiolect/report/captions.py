@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.text import shown
+from ..core.text import plural, shown
 from ..task.client_optimizer import in_words
 from .format import count, number, size
 from .targets import Goals
@@ -34,6 +34,13 @@ def label_of(row: Row) -> str:
 def known(value: float | None) -> bool:
     """Whether there is a figure."""
     return value is not None and not math.isnan(value)
+
+
+def figures_of(row: Row, measure: str) -> dict[str, Any]:
+    """What a row has of accuracy, the loss or a metric: mean, interval, spread over clients."""
+    return (
+        row[measure] if measure in ("accuracy", "loss") else row.get("metrics", {}).get(measure, {})
+    )
 
 
 def main_figure(rows: Rows) -> str:
@@ -67,14 +74,16 @@ def heard_note(rows: Rows) -> str:
     sending = [r for r in rows if r.get("heard") and _sends(r)]
     if not sending:
         counts = [r["heard"] for r in rows if r.get("heard")]
-        return f"none of {counts[0]['of']:,} clients heard: nothing is sent" if counts else ""
+        return (
+            f"none of {plural(counts[0]['of'], 'client')} heard: nothing is sent" if counts else ""
+        )
     names: dict[tuple[float, int], list[str]] = {}
     for r in sending:
         key = (r["heard"]["clients"], r["heard"]["of"])
         names.setdefault(key, []).append(label_of(r))
     if len(names) == 1:
         ((clients, of),) = names
-        return f"{round(clients, 2):,} of {of:,} clients heard per round"
+        return f"{round(clients, 2):,} of {plural(of, 'client')} heard per round"
     parts = [
         f"{round(clients, 2):,} of {of:,} by {', '.join(by)}" for (clients, of), by in names.items()
     ]
@@ -122,16 +131,30 @@ Rule = Callable[[Rows, Goals], Iterable[str]]
 def _measured(trained: Rows, _: Goals) -> Iterator[str]:
     rounds = ", ".join(map(str, sorted({r["rounds"] for r in trained})))
     seeds = trained[0]["seeds"]
-    many = "s" if len(seeds) > 1 else ""
     metrics = [n for n in metrics_of(trained) if not _is_mean_over_clients(trained, n)]
     names = [*(["accuracy"] if has_accuracy(trained) else []), "loss", *metrics]
     figures = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     yield (
-        f"test data of each client, last round ({rounds}), "
-        f"mean over {len(seeds)} seed{many} ({', '.join(map(str, seeds))}); "
+        f"{trained[0].get('measured_on', 'test')} data of each client, last round ({rounds}), "
+        f"mean over {plural(len(seeds), 'seed')} ({', '.join(map(str, seeds))}); "
         f"{figures} pooled over samples, variance over clients; "
         "bytes of all clients and gradients per client, per seed"
     )
+
+
+def _terms(trained: Rows, _: Goals) -> Iterator[str]:
+    """The words of the table that a newcomer may not know, those that are in it."""
+    alone = any(r.get("method") == "local" for r in trained)
+    sends = any(r.get("heard") and _sends(r) for r in trained)
+    terms = {
+        "client": "an owner of data",
+        "round": "one exchange of messages",
+        **({"heard": "its message counted"} if sends else {}),
+        **({"local": "each client alone"} if alone else {}),
+        "gradients": "of mini-batches",
+        "worst 10 %": "mean over the worst-served tenth of clients",
+    }
+    yield "; ".join(f"{term}: {meaning}" for term, meaning in terms.items())
 
 
 def _is_mean_over_clients(trained: Rows, metric: str) -> bool:
@@ -160,7 +183,8 @@ def _metrics(trained: Rows, _: Goals) -> Iterator[str]:
         if _is_mean_over_clients(trained, name):
             yield f"{name}: mean over clients, weighted by samples"
         if most := max(m.get("clients_undefined", 0) for m in summaries):
-            yield f"{name}: no value for {most:g} clients ({summaries[0].get('undefined', '')})"
+            clients = "1 client" if most == 1 else f"{most:g} clients"  # a mean over seeds
+            yield f"{name}: no value for {clients} ({summaries[0].get('undefined', '')})"
 
 
 def _goals(trained: Rows, goals: Goals) -> Iterator[str]:
@@ -197,7 +221,8 @@ def _fates(trained: Rows, _: Goals) -> Iterator[str]:
     for r in trained:
         parts = []
         if "messages" in r and r["messages"]["counted"] < r["messages"]["asked"]:
-            parts = ["{counted:,} of {asked:,} messages counted".format(**r["messages"])]
+            counted, asked = r["messages"]["counted"], r["messages"]["asked"]
+            parts = [f"{counted:,} of {plural(asked, 'message')} counted"]
         for fate in ("rejected", "missing"):
             if reasons := r.get(f"{fate}_by_reason"):
                 listing = ", ".join(f"{n:,} {reason}" for reason, n in reasons.items() if n)
@@ -234,7 +259,7 @@ def _collapses(trained: Rows, _: Goals) -> Iterator[str]:
             parts.append("the server had to reject every message of its last rounds")
         losses = r.get("clients_not_finite", {"by_seed": [0]})
         if most := max(losses["by_seed"]):
-            parts.append(f"the loss of {most:,} of {losses['of']:,} clients is not finite")
+            parts.append(f"the loss of {most:,} of {plural(losses['of'], 'client')} is not finite")
         yield f"★ {label_of(r)}: {'; '.join(parts)}"
     if any("malicious" not in r for r in rows):
         yield f"★ {TO_TRY}"
@@ -243,9 +268,12 @@ def _collapses(trained: Rows, _: Goals) -> Iterator[str]:
 def _held_out(trained: Rows, _: Goals) -> Iterator[str]:
     for r in [r for r in trained if "held_out" in r][:1]:
         rounds = r["settings"]["run"]["held_out_rounds"]
+        number_of_clients = r["held_out"]["clients"]
+        takes = "takes" if number_of_clients == 1 else "take"
+        clients = f"{plural(number_of_clients, 'client')} that {takes}"
         yield (
-            f"held out: {main_figure(trained)} of the {r['held_out']['clients']:,} clients that "
-            f"take no part in training, after {rounds} rounds of personalisation; the other "
+            f"held out: {main_figure(trained)} of the {clients} no part in training, after "
+            f"{plural(rounds, 'round')} of personalisation; the other "
             "figures are without them"
         )
 
@@ -331,6 +359,7 @@ def _inner_problems(trained: Rows, _: Goals) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     _measured,
+    _terms,
     _heard,
     _fates,
     _timing,

@@ -1,4 +1,4 @@
-"""Pictures of runs: accuracy against cost, an advice on one page, delays of messages."""
+"""Pictures of runs: accuracy against cost, rows of tables, an advice on one page, delays."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ..core.plotting import (
     style_axes,
 )
 from ..core.text import label
+from .captions import Row, collapsed, figures_of, known, label_of, main_figure
 from .targets import COUNTS, Curve, Goals, Point, sound
 
 COLUMNS = ("method", "seed", "round", "accuracy", "loss", *COUNTS, "gradients", "seconds")
@@ -274,6 +275,47 @@ def _folded(text: str, width: int = 30) -> str:
     'fedavg channel=qsgd\\nfinetune_steps=2'
     """
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+# -- the rows of tables as points --------------------------------------------------------------
+def methods_picture(
+    panels: Sequence[tuple[str, Sequence[Row]]], path: Path, local: str = "local"
+) -> Path | None:
+    """The main figure of every trained row with its 95 % interval, a panel per table.
+
+    A line goes through the Local row with the most gradients: who is to its right gains by the
+    others. Rows without a figure (collapsed) are left out. None without matplotlib.
+    """
+    if not can_plot():
+        return None
+    most = max(len(rows) for _, rows in panels)
+    figure = new_figure(4.4 * len(panels), 1 + 0.3 * most)
+    for place, (title, rows) in enumerate(panels):
+        axes = figure.add_subplot(1, len(panels), place + 1)
+        _points(axes, rows, local)
+        axes.set_title(title, fontsize=10, loc="left")
+    return save_figure(figure, path, dpi=110)
+
+
+def _points(axes: Any, rows: Sequence[Row], local: str) -> None:
+    measure = main_figure(rows)
+    trained = [r for r in rows if r["seeds"] and not collapsed(r)]
+    trained = [r for r in trained if known(figures_of(r, measure).get("mean"))]
+    alone = [row for row in trained if row["method"] == local]
+    if alone:
+        base = max(alone, key=lambda row: row["gradients_per_client"])
+        axes.axvline(figures_of(base, measure)["mean"], color=GREY, linewidth=0.9, linestyle="--")
+    for place, row in enumerate(trained):
+        value = figures_of(row, measure)
+        colour = GREY if row in alone else COLOURS[0]
+        half = value["ci95"] if known(value["ci95"]) else 0.0
+        axes.errorbar(value["mean"], place, xerr=half, fmt="o", color=colour, capsize=2.5)
+    names = [_folded(label(label_of(row), most=120), 26) for row in trained]
+    axes.set_yticks(range(len(trained)), names, fontsize=8.5)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{measure} on the clients' own test data, ± 95 %", fontsize=9)
+    axes.tick_params(labelsize=8.5)
+    style_axes(axes)
 
 
 # -- an advice on one page ---------------------------------------------------------------------

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 from ..core.knobs import SettingError
-from ..core.text import shown
+from ..core.text import plural, shown
 from .format import duration, number
 
 Style = Literal["bar", "lines", "none"]
@@ -100,7 +100,8 @@ class Meter:
             self.tenth = max(tenth, self.tenth)
             self.last_line = now
             about = "about " if self.estimated else ""
-            head = f"{count:,.0f} of {about}{self.total:,.0f} {self.unit}"
+            of = plural(round(self.total), self.unit.removesuffix("s"))
+            head = f"{count:,.0f} of {about}{of}"
             self.note(
                 f"{head} ({int(100 * count // self.total)} %): "
                 f"{text}{self._pace(count, seconds_left)}"

@@ -6,11 +6,12 @@ rich is imported where a table is made: `import idiolect` does not wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.columns import LONGEST, Column, FittedTable
 from ..core.knobs import nearest
-from ..core.text import shown
+from ..core.text import plural, shown
 from ..data.federation import Federation
 from ..host.baselines import trivial
 from ..host.metrics import Metric, in_use
@@ -22,6 +23,7 @@ from .captions import (
     caption,
     collapsed,
     diverged,
+    figures_of,
     has_accuracy,
     known,
     label_of,
@@ -83,7 +85,7 @@ def _constant_row(scores: dict[str, float], metrics: Sequence[str]) -> Row:
 
 # -- columns ------------------------------------------------------------------------------------
 def _figure(what: str, which: str) -> Callable[[Row], str]:
-    return lambda r: "★" if collapsed(r) else number(_figures(r, what).get(which))
+    return lambda r: "★" if collapsed(r) else number(figures_of(r, what).get(which))
 
 
 def _main(what: str) -> Callable[[Row], str]:
@@ -101,10 +103,6 @@ def _held_out(what: str) -> Callable[[Row], str]:
         return number(figures.get(what, {}).get("mean"))
 
     return cell
-
-
-def _figures(r: Row, what: str) -> dict[str, Any]:
-    return r[what] if what in ("accuracy", "loss") else r.get("metrics", {}).get(what, {})
 
 
 def _malicious(r: Row) -> str:
@@ -146,7 +144,7 @@ def _goal_columns(goals: Goals) -> list[Column]:
     show = size if in_bytes else count
     columns = []
     if goals.budget:
-        budget = short_size(goals.budget) if in_bytes else f"{goals.budget:,} values"
+        budget = short_size(goals.budget) if in_bytes else plural(goals.budget, "value")
         key = goals.key("at_budget")
         columns.append(Column(f"{goals.metric} at {budget}", 0, lambda r: goal(r.get(key), number)))
     if goals.targeted:
@@ -184,6 +182,60 @@ def results_table(
     notes = [caption(rows, goals), *map(shown, also_notes(also, rows))]
     text = "\n".join(filter(None, notes))
     return FittedTable(columns, rows, heading, text, width=width)
+
+
+# -- The table of `idiolect sweep`: a row per setting, by figures that a setting may be chosen by --
+CHOOSE = (
+    "choose a setting by these figures; those on test data are shown on request (--show-test; in "
+    "Python show_test=True)"
+)
+BIASED = "a setting chosen by these figures is biased: it looks better than it will be on new data"
+INSTEAD = "; choose by validation figures, or by `idiolect tune`"
+NO_VALIDATION = "no validation samples (the option valid of the data): figures on test data"
+
+
+def settings_table(
+    rows: Sequence[Row],
+    title: str | None = None,
+    width: int = 0,
+    show_test: bool = False,
+    goals: Goals | None = None,
+    also: Sequence[str] = (),
+) -> FittedTable:
+    """One line per setting, on validation data; on test data on request.
+
+    Where no row has validation figures, those on test data are shown; the caption says so. `goals`
+    and `also` are reached on test data.
+    """
+    validated = [r for r in rows if "valid" in r and known(r["valid"]["loss"]["mean"])]
+    if validated and not show_test:
+        table = results_table(list(map(on_validation_data, rows)), title, width)
+        without = [label_of(r) for r in rows if r not in validated and not collapsed(r)]
+        notes = [CHOOSE, *([f"no validation samples: {', '.join(without)}"] if without else [])]
+    else:
+        table = results_table(list(rows), title, width, goals, also)
+        notes = [f"{BIASED}{INSTEAD}"] if validated else [f"{NO_VALIDATION}; {BIASED}"]
+    return replace(table, caption="\n".join([table.caption, *map(shown, notes)]))
+
+
+def on_validation_data(row: Row) -> Row:
+    """A summary whose figures are those on validation data; what else is on test data is left out.
+
+    >>> figures = {"accuracy": {"mean": 0.8}, "loss": {"mean": 0.5}}
+    >>> on_validation_data({**figures, "valid": {"accuracy": {"mean": 0.7}, "loss": {"mean": 0.6}}})
+    {'valid': ..., 'measured_on': 'validation', 'accuracy': {'mean': 0.7}, 'loss': {'mean': 0.6}}
+    """
+    on_test_data = ("accuracy", "loss", "metrics", "held_out", "best_by_validation")
+    others = {name: value for name, value in row.items() if name not in on_test_data}
+    valid = row["valid"]
+    view = others | {"measured_on": "validation"}
+    view |= {name: valid[name] for name in ("accuracy", "loss")}
+    if metrics := row.get("metrics"):
+        # for how many clients a metric is not defined is stored of test data alone
+        view["metrics"] = {
+            name: facts | valid[name] | {"clients_undefined": 0} for name, facts in metrics.items()
+        }
+    return view
 
 
 # -- Columns that a table of results has on request alone, and the notes that they need --

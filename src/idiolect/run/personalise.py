@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.knobs import SettingError
+from ..core.text import plural
 from ..core.types import Id
 from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
@@ -83,7 +84,8 @@ def personalised(
     seed = _figures(session.seed, new, scores, gradients)
     note = {
         "rounds": rounds,
-        "text": f"{len(roster)} clients after training: {rounds} rounds of training towards the "
+        "text": f"{plural(len(roster), 'client')} after training: "
+        f"{plural(rounds, 'round')} of training towards the "
         f"server of round {first}; nothing was sent up, its message came down once",
     }
     return new, replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.documents import expect
 from ..core.knobs import SettingError
-from ..core.text import first_line
+from ..core.text import first_line, plural
 from ..core.types import Id, Tree, first, leaves, map_tree
 from ..data.prepare import Preparation
 from ..data.read.pictures import plan_pixels
@@ -31,30 +31,36 @@ class Prediction:
     probabilities: np.ndarray | None = None  # float[n, C], in the order of `classes`
     values: np.ndarray | None = None  # float[n] or [n, ...], for a regression
     classes: tuple[Any, ...] = ()  # the label of each column of probabilities
+    index: Any = None  # of the data frame that the rows came in; None for arrays
 
     def __len__(self) -> int:
         answers = self.values if self.labels is None else self.labels
         return 0 if answers is None else len(answers)
 
     def to_pandas(self) -> Any:
-        """A data frame: label and a column per class, or value (value 0, ... where several)."""
+        """A data frame: label and a column per class, or value (value 0, ... where several).
+
+        Its index is that of the rows.
+        """
         import pandas
 
         if self.labels is None:
             values = np.asarray(self.values)
             flat = values.reshape(len(values), -1)
             names = ["value"] if values.ndim == 1 else [f"value {i}" for i in range(flat.shape[1])]
-            return pandas.DataFrame({name: flat[:, i] for i, name in enumerate(names)})
+            columns = {name: flat[:, i] for i, name in enumerate(names)}
+            return pandas.DataFrame(columns, index=self.index)
         table: dict[str, Any] = {"label": self.labels}
         if self.probabilities is not None and self.probabilities.ndim == 2:
             for number, label in enumerate(self.classes):
                 table[f"probability {label}"] = self.probabilities[:, number]
-        return pandas.DataFrame(table)
+        return pandas.DataFrame(table, index=self.index)
 
     def __repr__(self) -> str:
         if self.labels is None:
-            return f"Prediction({len(self)} values)"
-        return f"Prediction({len(self)} labels of {len(self.classes)} classes)"
+            return f"Prediction({plural(len(self), 'value')})"
+        classes = plural(len(self.classes), "class", "classes")
+        return f"Prediction({plural(len(self), 'label')} of {classes})"
 
 
 class Models(Protocol):
@@ -101,7 +107,15 @@ def predict(
         if not parts:
             raise SettingError("rows: there are none; at least one is needed")
         outputs = torch.cat(parts)[torch.tensor(places).argsort()]
-    return _prediction(outputs, task.criterion, data, allow_collapsed)
+    prediction = _prediction(outputs, task.criterion, data, allow_collapsed)
+    return replace(prediction, index=_index(rows))
+
+
+def _index(rows: Any) -> Any:
+    """The index of a data frame of pandas; other rows have none."""
+    import pandas
+
+    return rows.index if isinstance(rows, pandas.DataFrame) else None
 
 
 def _outputs(models: Models, client_id: Id, inputs: Tree) -> Tensor:

@@ -22,7 +22,7 @@ from ..core.files import (
     write_document,
 )
 from ..core.knobs import SettingError
-from ..core.text import shown
+from ..core.text import plural, shown
 from ..core.types import Id
 from ..host.scores import Scores
 from ..report.format import number
@@ -69,8 +69,8 @@ class SeedRecord:
         figures = self.final.get("test", {})
         reached = f", accuracy {number(figures['accuracy'])}" if figures else ""
         return (
-            f"SeedRecord(seed {self.seed}, {self.rounds} rounds, {len(self.clients)} clients"
-            f"{reached})"
+            f"SeedRecord(seed {self.seed}, {plural(self.rounds, 'round')}, "
+            f"{plural(len(self.clients), 'client')}{reached})"
         )
 
     def progress(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Record:
 
     def __repr__(self) -> str:
         name = shown(self.data.get("name", ""), 40)
-        return f"Record({shown(self.label, 80)!r}, {name!r}, {len(self.seeds)} seeds)"
+        return f"Record({shown(self.label, 80)!r}, {name!r}, {plural(len(self.seeds), 'seed')})"
 
     @property
     def parameters(self) -> int:

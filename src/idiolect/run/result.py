@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.files import private_folder, write_atomic, write_csv, write_document, write_json
 from ..core.knobs import SettingError
-from ..core.text import shown
+from ..core.text import PRINT_IT, plural, shown
 from ..core.types import Id
 from ..data.federation import Federation
 from ..data.prepare import Preparation
@@ -361,8 +361,8 @@ class Result:
             reached = "collapsed"
         name = shown(self.record.data["name"], 40)
         label = shown(self.label, 80)
-        many = "s" if len(figures) > 1 else ""
-        return f"Result({label!r}, {name!r}, {reached}, {len(figures)} seed{many})"
+        seeds = plural(len(figures), "seed")
+        return f"Result({label!r}, {name!r}, {reached}, {seeds}; {PRINT_IT})"
 
     def __str__(self) -> str:
         notes = self.record.notes
@@ -419,8 +419,6 @@ def frame(table: str, tables: dict[str, Callable[[], list[dict[str, Any]]]]) -> 
     if table not in tables:
         names = ", ".join(map(repr, tables))
         raise SettingError(f"table must be one of {names}, got {table!r}")
-    try:
-        import pandas
-    except ImportError:
-        raise SettingError("data frames need pandas: pip install 'idiolect[frames]'") from None
+    import pandas
+
     return pandas.DataFrame(tables[table]())

@@ -16,13 +16,14 @@ import numpy as np
 from ..core.documents import plain
 from ..core.files import on_disk, private_folder, write_document
 from ..core.knobs import SettingError, build
-from ..core.text import shown, warn
+from ..core.text import PRINT_IT, plural, shown, warn
 from ..data.federation import Federation
 from ..host.metrics import direction
 from ..host.scores import interval
 from ..method import Method
 from ..methods import label_of
-from ..report.captions import DIVERGED
+from ..report.captions import DIVERGED, figures_of, main_figure
+from ..report.format import number
 from ..report.plots import write_curves
 from ..report.tables import baseline_row, read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
@@ -73,7 +74,7 @@ def compare(
     `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
     `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
     of the two the table shows). With a directory, every run has a folder there, next to curves.csv
-    and, with matplotlib, curves.png.
+    and curves.png.
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
@@ -104,7 +105,7 @@ def compare(
     first = plans[0].make_settings()
     loss = reported_loss(whole, federation, first)
     trivial = baseline_row(federation, loss, first.metrics, first.metric)
-    title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
+    title = f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     series = RunSeries(whole, federation, path, resume, report, progress, callbacks)
@@ -323,8 +324,8 @@ class Comparison:
         refuse_taken(path)
         private_folder(path)
         folders = []
-        for number, result in enumerate(self.results):
-            folders.append(f"{number}-{result.method.replace(':', '.')}")
+        for place, result in enumerate(self.results):
+            folders.append(f"{place}-{result.method.replace(':', '.')}")
             result.save(path / folders[-1])
         self.write(path, {"folders": folders})
         return path
@@ -362,7 +363,11 @@ class Comparison:
         return str(self.table())
 
     def __repr__(self) -> str:
-        return f"Comparison({shown(', '.join(self.labels), 200)})"
+        rows = [row for row in self.summary() if row["seeds"]]
+        measure = main_figure(rows) if rows else ""
+        means = (number(figures_of(row, measure).get("mean")) for row in rows)
+        figures = ", ".join(f"{row['label']} {mean}" for row, mean in zip(rows, means, strict=True))
+        return f"Comparison({measure}: {shown(figures, 200)}; {PRINT_IT})"
 
 
 # -- collaboration fairness: do those who could do well alone end with the better models? ----------

@@ -26,7 +26,7 @@ import torch
 from ..core.documents import expect_fields, plain, sealed, unsealed
 from ..core.files import check_regular, on_disk, parse_json, private_folder, private_opener
 from ..core.knobs import SettingError
-from ..core.text import shown, warn
+from ..core.text import plural, shown, warn
 from ..report.progress import Meter, style_of
 from ..run.interrupts import SIGNALS, Interruption, finish_on_interrupt
 from ..run.plan import Plan
@@ -373,7 +373,9 @@ class JobProgress:
                 self._count(stored, None)
             self.meter.before = float(self.finished)
             if self.finished:
-                self.meter.note(f"{self.finished} of {len(self.costs)} runs are stored already")
+                self.meter.note(
+                    f"{self.finished} of {plural(len(self.costs), 'run')} are stored already"
+                )
             return
         outcome = results[job]
         self._count(job, outcome.get("seconds") if isinstance(outcome, Mapping) else None)

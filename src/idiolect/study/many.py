@@ -18,11 +18,12 @@ from ..core.documents import plain
 from ..core.files import on_disk, resume_command, unwritten, write_atomic, write_csv, write_document
 from ..core.knobs import SettingError, build
 from ..core.scratch import ScratchFolder
-from ..core.text import warnings_once
+from ..core.text import PRINT_IT, plural, shown, warnings_once
 from ..data.federation import Federation
 from ..data.shared import SharedData, shared
-from ..report.captions import diverged
-from ..report.tables import results_table
+from ..report.captions import diverged, has_accuracy, known
+from ..report.format import number
+from ..report.tables import settings_table
 from ..run.callbacks import Callback, Moment
 from ..run.directory import RunDirectory
 from ..run.plan import Plan
@@ -272,13 +273,14 @@ def shared_by(stock: Stock, workers: int, trials: Sequence[Trial]) -> Iterator[S
 
 
 # -- the table of results -------------------------------------------------------------------------
-@dataclass
+@dataclass(repr=False)
 class Sweep:
     """The results of plans under several seeds: all, or what there is of them."""
 
     summaries: dict[Trial, dict[str, Any]]  # of every run, in the order of the plans
     failed: dict[Trial, str] = field(default_factory=dict)  # why
     title: str = ""
+    show_test: bool = False  # whether the table has figures on test data
 
     @property
     def settings(self) -> list[Plan]:
@@ -331,9 +333,30 @@ class Sweep:
 
         return max(groups, key=mean)
 
-    def table(self, width: int = 80) -> FittedTable:
-        """A row per plan, as wide as the terminal has room for."""
-        return results_table(self.merged(), self.title or None, width)
+    def table(self, width: int = 80, show_test: bool | None = None) -> FittedTable:
+        """A row per plan, on validation data, as wide as the terminal has room for.
+
+        With `show_test` (None: as `sweep` was told) figures on test data, by which no setting
+        should be chosen; so too where there are no validation samples. The caption says which.
+        """
+        on_test = self.show_test if show_test is None else show_test
+        return settings_table(self.merged(), self.title or None, width, on_test)
+
+    def __str__(self) -> str:
+        return str(self.table(140))
+
+    def __repr__(self) -> str:
+        rows = self.merged()
+        parts = [f"{plural(len(rows), 'setting')}, {plural(len(self.summaries), 'run')}"]
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed")
+        measure = "accuracy" if rows and has_accuracy(rows) else "loss"
+        by_label = {row["label"]: row["valid"][measure]["mean"] for row in rows}
+        if any(map(known, by_label.values())):
+            best = self.best(measure).label
+            figure = number(by_label[best])
+            parts.append(f"best by validation data: {shown(best, 80)}, {measure} {figure}")
+        return f"Sweep({'; '.join(parts)}; {PRINT_IT})"
 
     def write(self, directory: Path) -> list[Path]:
         """table.csv, and table.parquet where pyarrow is installed."""

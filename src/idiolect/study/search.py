@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..core.knobs import SettingError, build, nearest, with_role
+from ..core.text import plural
 from ..data.federation import Federation
 from ..host.metrics import direction
 from ..report.captions import diverged
@@ -139,7 +140,7 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"{self.runs} runs, {self.gradients:,} gradient evaluations, "
+            f"{plural(self.runs, 'run')}, {plural(self.gradients, 'gradient evaluation')}, "
             f"{self.cpu_seconds:.0f} CPU seconds, {self.seconds:.0f} s from start to end"
         )
 
@@ -376,8 +377,9 @@ def search_plans(
     if sweep.failed:
         trial, reason = next(iter(sweep.failed.items()))
         raise SettingError(
-            f"tune: {len(sweep.failed)} runs failed, the first of them {trial.describe()}: "
-            f"{reason}; finished runs are stored, and the same command tries the others again"
+            f"tune: {plural(len(sweep.failed), 'run')} failed, the first of them "
+            f"{trial.describe()}: {reason}; finished runs are stored, and the same command tries "
+            "the others again"
         )
     cost = cost_of(sweep, hidden, time.monotonic() - began)
     return Search(sweep, target, originals, hidden, cost)

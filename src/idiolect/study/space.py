@@ -239,7 +239,7 @@ def grid_of(paper: str, name: str) -> PaperGrid:
     listing = "; ".join(f"{one}: {', '.join(_read(one))}" for one in _packages())
     raise SettingError(
         f"grid must be one that has {name}, got {paper!r}: {which}. The grids of papers are "
-        f"{listing}. Give a grid of your own (--grid lr=0.01,0.1), a --space, or --trials"
+        f"{listing}. Give a grid of your own (names with values), a space, or trials"
     )
 
 

@@ -23,6 +23,7 @@ from ..core.columns import FittedTable
 from ..core.documents import plain
 from ..core.knobs import SettingError, build, check, knob, with_role
 from ..core.parts import Parts
+from ..core.text import plural
 from ..core.types import leaves
 from ..data.federation import Federation
 from ..host.evaluation import Evaluator, ScoreSums
@@ -188,8 +189,9 @@ def splits(
         "heard": heard,
     }
     title = (
-        f"{federation.name}: {len(people):,} clients, d = {whole.d:,}; "
-        f"{run_settings.rounds:,} rounds of {label_of(method)}, then {steps} steps "
+        f"{federation.name}: {plural(len(people), 'client')}, d = {whole.d:,}; "
+        f"{plural(run_settings.rounds, 'round')} of {label_of(method)}, then "
+        f"{plural(steps, 'step')} "
         "on the private part" + (", from a random start" if private_start == "random" else "")
     )
     return Splits(rows, choice, reasons, title, facts)

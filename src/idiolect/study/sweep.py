@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..core.knobs import SettingError, build
+from ..core.text import plural
 from ..data.federation import Federation
 from ..method import Method
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
@@ -25,6 +26,7 @@ def sweep(
     jobs: int = 0,
     directory: str | Path | None = None,
     watch: Watch | None = None,
+    show_test: bool = False,
     **settings: Unpack[RunSettings],
 ) -> Sweep:
     """Every combination of a grid with every seed, as one resumable job.
@@ -34,6 +36,9 @@ def sweep(
     `jobs` processes (0: as many as there are cores), each with one thread unless `threads` says
     more; results do not depend on it. With a directory, each run is stored there as it ends, and a
     sweep that was stopped does only what is missing.
+
+    The table of a sweep has figures on validation data, by which a setting may be chosen; with
+    `show_test` those on test data. `rows()` and the stored table have both.
 
     >>> import torch
     >>> import idiolect as il
@@ -50,16 +55,18 @@ def sweep(
     axes = read_grid(grid)
     refuse_data_and_model("grid", axes, "of objects; sweep over plans, where data have names")
     points = _combinations(plans, [plan.method for plan in plans], axes)
-    return run_many(
+    swept = run_many(
         points,
         Stock({"": federation}, {"": whole}),
         _seeds(build(Settings, dict(settings), "run")),
         jobs=jobs,
         directory=None if directory is None else Path(directory),
         watch=watch,
-        title=f"{federation.name}: {federation.clients} clients, d = {whole.d}",
+        title=f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}",
         manifest={"grid": axes},
     )
+    swept.show_test = show_test
+    return swept
 
 
 def sweep_plans(
@@ -84,7 +91,9 @@ def sweep_plans(
         jobs=jobs,
         directory=directory,
         watch=watch,
-        title=f"{len(stock.data)} data sets" if several else f"{one.name}: {one.clients} clients",
+        title=f"{len(stock.data)} data sets"
+        if several
+        else f"{one.name}: {plural(one.clients, 'client')}",
         manifest={"plans": [plan.as_dict() for plan in plans], "grid": axes},
     )
 

@@ -14,7 +14,7 @@ from ..core.columns import Column, FittedTable
 from ..core.documents import decode, plain, toml_sections
 from ..core.files import on_disk, read_document, write_atomic, write_csv, write_json
 from ..core.knobs import SettingError, build, check, kinds_of, written
-from ..core.text import shown
+from ..core.text import PRINT_IT, plural, shown
 from ..data import DATASETS
 from ..data.federation import Federation
 from ..method import Method
@@ -449,7 +449,7 @@ class Tuned:
         search = self.searches[name]
         best = search.standings(name)[0]
         why = (
-            f"{name}: the best of {search.tried(name)} settings, {search.criterion} "
+            f"{name}: the best of {plural(search.tried(name), 'setting')}, {search.criterion} "
             f"{number(best.figure)}"
         )
         return settings_text(best.plan, self.chosen[name][1], why)
@@ -521,8 +521,8 @@ class Tuned:
             early = f", {stopped} of them stopped early" if stopped else ""
             many = "no other is" if not tied else f"{tied} other{'s are' if tied > 1 else ' is'}"
             lines.append(
-                f"{shown(name)}: {tried} settings tried{early}; {many} within one standard error "
-                "of the best"
+                f"{shown(name)}: {plural(tried, 'setting')} tried{early}; {many} within one "
+                "standard error of the best"
             )
             shares = search.importance(name)
             if shares:
@@ -532,7 +532,11 @@ class Tuned:
         return lines
 
     def __repr__(self) -> str:
-        return f"Tuned({', '.join(map(shown, self.names))}; best {shown(self.winner)})"
+        names = shown(", ".join(self.names), 120)
+        search = self.searches[self.winner]
+        figure = number(search.standings(self.winner)[0].figure)
+        best = f"best {shown(self.winner, 60)}, {search.criterion} {figure}"
+        return f"Tuned({names}; {best}; {PRINT_IT})"
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -559,7 +563,7 @@ def standings_table(
             rows.append((label, _varied(one), _figure(one), _behind(one, place)))
     caption = "± one standard error of the difference; = within it, as good as the best"
     if hidden:
-        caption += f"\n{hidden} more settings are in table.csv and rows()"
+        caption += f"\n{plural(hidden, 'more setting')} in table.csv and rows()"
     columns = [
         Column("method", 0, lambda row: row[0], words=True),
         Column("settings", 0, lambda row: row[1], words=True),

@@ -20,9 +20,9 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command(
-        "train:demo",
+        "demo:demo",
         "",
-        "several methods compared on 100 clients, in under a minute, without a download",
+        "where federation helps and where it does not, in under a minute, without a download",
     ),
     "run": Command("train:run", "METHOD", "train one method, or stages METHOD@ROUNDS as one run"),
     "compare": Command(

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.columns import FittedTable, words
 from ...core.knobs import SettingError, describe
-from ...core.text import listed, shown
+from ...core.text import listed, plural, shown
 from ...data import DATASETS, get, load, picture, table
 from ...data.download import OWN, SOURCES
 from ...data.federation import Federation
@@ -105,13 +105,14 @@ def _columns(federation: Federation) -> FittedTable:
     assert preparation is not None
     kind = "classes" if federation.classes else "real values"
     title = (
-        f"{len(preparation.columns)} columns, {len(preparation.feature_names)} features; "
+        f"{plural(len(preparation.columns), 'column')}, "
+        f"{plural(len(preparation.feature_names), 'feature')}; "
         f"target: {kind}"
     )
     rows = []
     for c in preparation.columns:
         if c.categories:
-            text = f"{len(c.feature_names)} features of 0 or 1: {listed(c.categories)}"
+            text = f"{plural(len(c.feature_names), 'feature')} of 0 or 1: {listed(c.categories)}"
         else:
             text = {"none": "as it is"}.get(preparation.scale, f"scaled ({preparation.scale})")
         if c.fill and preparation.missing != "refuse":

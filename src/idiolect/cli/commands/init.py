@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.documents import toml_text
 from ...core.files import given_path, write_atomic
 from ...core.knobs import SettingError, accepted, kinds_of, written
-from ...core.text import listed, shown
+from ...core.text import listed, plural, shown
 from ...data import load
 from ...data.federation import SPLITS, Federation
 from ...data.read.tables import TableFile
@@ -97,8 +97,8 @@ def _gaps(frame: pd.DataFrame, options: dict[str, Any]) -> list[str]:
         options["missing"] = "mean"
         worst = max(lacking, key=lacking.__getitem__)
         notes.append(
-            f"missing: {sum(lacking.values()):,} values are missing in {len(lacking)} "
-            f"column{'s' * (len(lacking) > 1)} ({lacking[worst]:,} in {worst!r}); "
+            f"missing: {plural(sum(lacking.values()), 'value')} in "
+            f"{plural(len(lacking), 'column')} ({lacking[worst]:,} in {worst!r}); "
             "they are filled in with the mean of the training rows; --missing says otherwise"
         )
     dates = [c for c in names if kind_of(frame[c], c) == DATE]
@@ -144,10 +144,11 @@ def document(
 ) -> str:
     """The settings file: what was chosen, and every other option of the table as a comment."""
     samples = {s: int(federation.sizes(s).sum()) for s in SPLITS}
-    kind = f"{federation.classes} classes" if federation.classes else "real values"
+    kind = plural(federation.classes, "class", "classes") if federation.classes else "real values"
     lines = [
-        f"# Settings for {shown(Path(options['path']).name)}: {federation.clients:,} clients, "
-        f"{sum(samples.values()):,} samples, {kind}.",
+        f"# Settings for {shown(Path(options['path']).name)}: "
+        f"{plural(federation.clients, 'client')}, "
+        f"{plural(sum(samples.values()), 'sample')}, {kind}.",
         f"# Compare methods:  idiolect compare --config {file} --clients-table",
         f"# Train one method: idiolect run ditto --config {file}",
         "# Flags win over this file: --rounds 200. All settings: idiolect run ditto --help",

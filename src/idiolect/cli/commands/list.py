@@ -16,7 +16,7 @@ from ...channels import CHANNELS, Channel, Form, Stage
 from ...core import streams
 from ...core.columns import Column, FittedTable, words
 from ...core.knobs import Knobs, describe, knob
-from ...core.text import shown
+from ...core.text import plural, shown
 from ...methods import METHODS, make_method
 from ...projections.report import all_kinds
 from ...report.console import literal
@@ -265,7 +265,8 @@ def _kernels(argv: list[str]) -> None:
     federation = plan.make_data()
     rows = measure(plan.make_task(federation), federation, settings)
     title = (
-        f"{rows[0]['clients']:,} of {federation.clients:,} clients (those heard per round), "
+        f"{rows[0]['clients']:,} of {plural(federation.clients, 'client')} (those heard per "
+        "round), "
         f"batch {settings.batch:,}, d = {rows[0]['d']:,}"
     )
     columns = [
@@ -298,7 +299,7 @@ def _projections(argv: list[str]) -> None:
     rows = all_kinds(dim, task.layout.starts, federation.clients, clients_heard)
     title = (
         f"d = {task.d:,}, dim = {dim:,}, "
-        f"{clients_heard:,} of {federation.clients:,} clients heard per round"
+        f"{clients_heard:,} of {plural(federation.clients, 'client')} heard per round"
     )
 
     def cost(key: str, text: Callable[[float], str]) -> Callable[[Row], str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.files import given_folder, given_path, write_atomic
 from ...core.knobs import Knobs, SettingError, knob, nearest
-from ...core.text import csv_cell, shown
+from ...core.text import csv_cell, plural, shown
 from ...data.federation import Federation
 from ...data.read.tables import TableFile
 from ...report.console import say
@@ -85,6 +85,11 @@ def predict(argv: list[str]) -> None:
         action="store_true",
         help="predict with models whose training has collapsed too",
     )
+    parser.add_argument(
+        "--id-column",
+        help="the column that names each row, written beside its prediction (default: the first "
+        "of texts or whole numbers that no model uses and that differs in every row)",
+    )
     parser.add_argument("-o", "--output", dest="file", help=CSV_FILE)
     parsed = parser.parse(argv)
     if parsed.client is not None and parsed.client_column:
@@ -94,7 +99,8 @@ def predict(argv: list[str]) -> None:
     column = parsed.client_column or _table_options(result).get("client", "client")
     frame = TableFile(path=parsed.data, client=column).frame()
     owners = _owners(parsed, frame, column)
-    rows = frame.drop(columns=[column]) if column in frame.columns else frame
+    rows = _named_rows(frame, parsed.id_column, column, result)
+    rows = rows.drop(columns=[column]) if column in rows.columns else rows
     prediction = result.predict(
         rows,
         owners,
@@ -125,7 +131,7 @@ def show_prediction(
         sys.stdout.write(text)
     if file is not None:
         write_atomic(file, text.encode())
-        say(f"{len(prediction):,} rows predicted: {file}")
+        say(f"{plural(len(prediction), 'row')} predicted: {file}")
 
 
 def _owners(parsed: Any, frame: pd.DataFrame, column: str) -> Any:
@@ -146,9 +152,47 @@ def _owners(parsed: Any, frame: pd.DataFrame, column: str) -> Any:
     return frame[column].tolist()
 
 
+def _named_rows(
+    frame: pd.DataFrame, id_column: str | None, client: str, result: Result
+) -> pd.DataFrame:
+    """The rows with their names as index, which stays with their predictions."""
+    if id_column is not None:
+        if id_column not in frame.columns:
+            raise nearest(id_column, map(str, frame.columns), "id-column")
+        return frame.set_index(id_column, drop=False)
+    import pandas as pd
+
+    if result.preparation is None or not isinstance(frame.index, pd.RangeIndex):
+        return frame  # every column is an input; or the file has an index of its own
+    used = {column.name for column in result.preparation.columns}
+    used |= {client, _table_options(result).get("target", "")}
+    others = (name for name in frame.columns if name not in used and frame[name].is_unique)
+    name = next((name for name in others if not pd.api.types.is_float_dtype(frame[name])), None)
+    if name is None:
+        return frame
+    say(f"rows are named by the column {name!r}; --id-column NAME says otherwise")
+    return frame.set_index(name)
+
+
+def _row_names(prediction: Prediction) -> dict[str, list[Any]]:
+    """What names the rows, by column; {} where they are only counted."""
+    import pandas as pd
+
+    index = prediction.index
+    if index is None or (isinstance(index, pd.RangeIndex) and index.name is None):
+        return {}
+    levels = range(index.nlevels)
+    return {str(index.names[i] or "index"): index.get_level_values(i).tolist() for i in levels}
+
+
 def _prediction_json(prediction: Prediction, clients: list[Any] | None) -> dict[str, Any]:
     """The same as plain data."""
-    out = {} if clients is None else {"clients": [str(c) for c in clients]}
+    out: dict[str, Any] = {} if clients is None else {"clients": [str(c) for c in clients]}
+    if names := _row_names(prediction):
+        out["ids"] = {
+            column: [name if isinstance(name, str | int) else str(name) for name in values]
+            for column, values in names.items()
+        }
     if prediction.labels is None:
         return {**out, "values": [] if prediction.values is None else prediction.values.tolist()}
     probabilities = None if prediction.probabilities is None else prediction.probabilities.tolist()
@@ -163,7 +207,7 @@ def _prediction_json(prediction: Prediction, clients: list[Any] | None) -> dict[
 def prediction_csv(
     prediction: Prediction, clients: list[Any] | None = None, column: str = ""
 ) -> str:
-    """A line per row: its client where there are several, and what the model says.
+    """A line per row: its name, its client where there are several, and what the model says.
 
     >>> import numpy as np
     >>> one = Prediction(np.array(["no"]), np.array([[0.75, 0.25]]), None, ("no", "yes"))
@@ -174,6 +218,8 @@ def prediction_csv(
     table = prediction.to_pandas()
     if clients is not None:
         table.insert(0, column, clients, allow_duplicates=True)
+    for place, (name, values) in enumerate(_row_names(prediction).items()):
+        table.insert(place, name, values, allow_duplicates=True)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([csv_cell(str(name)) for name in table.columns])
@@ -226,11 +272,11 @@ def personalise(argv: list[str]) -> None:
     folder = given_folder(parsed.folder or str(Path(parsed.run) / "personalised"), "output")
     paths = new.export(folder)
     summary = new.summary()
-    title = f"{len(federation.ids):,} clients after training"
+    title = f"{plural(len(federation.ids), 'client')} after training"
     facts = {**summary, "clients": new.clients_table(), "folder": str(folder)}
     emit(parsed.output.json, facts, results_table([summary], title))
     if not parsed.output.json:
-        print(shown(f"{len(paths) - 1} files and {paths[-1].name} in {folder}"))
+        print(shown(f"{plural(len(paths) - 1, 'file')} and {paths[-1].name} in {folder}"))
 
 
 def _newcomers(parsed: Any, result: Result, options: dict[str, Any]) -> Federation:
@@ -272,7 +318,7 @@ def export(argv: list[str]) -> None:
         text = f"{paths[0]}: checked against the model; {paths[1].name} says what goes in"
     else:
         paths = result.export(folder, parsed.seed, parsed.one_file, best=best)
-        text = f"{len(paths) - 1} files and {paths[-1].name} in {folder}"
+        text = f"{plural(len(paths) - 1, 'file')} and {paths[-1].name} in {folder}"
     print(json.dumps([str(p) for p in paths]) if parsed.output.json else shown(text))
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from ...core.files import given_path, resume_command
 from ...core.knobs import Knobs, SettingError, knob
+from ...core.plotting import NO_MATPLOTLIB, can_plot
 from ...core.registry import names_in
+from ...core.text import plural
 from ...report.console import say
 from ...report.plots import curve_picture, default_panels, delay_picture
-from ...report.tables import results_table
+from ...report.tables import results_table, settings_table
 from ...report.targets import Goals, curve
 from ...run.identity import RunIdentity
 from ...run.plan import Plan
@@ -30,9 +32,19 @@ from .study import resume_sweep, resume_tune
 from .train import BASELINES, compare_plans, pipeline_plans, run_plan
 
 
+@dataclass(frozen=True)
+class ShowOptions(Knobs):
+    """What is shown of sweeps."""
+
+    show_test: bool = knob(
+        False, "of sweeps: figures on test data, by which no setting should be chosen"
+    )
+
+
 def show(argv: list[str]) -> None:
     """The table of one or many runs again."""
-    parser = Parser("show", output=("json", "against", "clients_table", "also"))
+    output_flags = ("json", "against", "clients_table", "also")
+    parser = Parser("show", options=ShowOptions, output=output_flags)
     parser.add_argument("runs", nargs="+", help="directories of runs, comparisons, sweeps, tuning")
     parser.add_argument("--picture", help="also draw their curves into this PNG file")
     parser.add_argument("--delays", help="also draw delays and staleness of a run into this PNG")
@@ -48,6 +60,20 @@ def show(argv: list[str]) -> None:
             f"runs: {swept[0]} is a sweep, which stores neither curves nor clients: its table is "
             "all that can be shown; for more, give a run the settings of interest"
         )
+    show_test = parsed.options.show_test
+    if swept and output.also and not show_test:
+        raise SettingError(
+            f"also: {output.also[0]} is about test data, and {swept[0]} is a sweep, which is shown "
+            "on validation data; --show-test shows it on test data"
+        )
+    if swept and runs and not show_test:
+        raise SettingError(
+            f"runs: {swept[0]} is a sweep, which is shown on validation data, and "
+            f"{next(iter(runs))} a run, which is shown on test data: show them apart, or all of "
+            "them on test data by --show-test"
+        )
+    if show_test and not swept:
+        raise SettingError("show_test: it is about sweeps; runs are shown on test data as they are")
     rows = [row for place in swept for row in read_sweep(place)]
     goals = Goals()
     title = ""
@@ -60,7 +86,7 @@ def show(argv: list[str]) -> None:
         row = one.summary()
         rows.append(row | {"label": f"{row['label']} ({place.name})"} if places[1:] else row)
         data = one.record.data
-        title = f"{data['name']}: {data['clients']} clients, d = {one.record.parameters}"
+        title = f"{data['name']}: {plural(data['clients'], 'client')}, d = {one.record.parameters}"
     if parsed.picture:
         _draw(
             list(runs.values()), rows, goals, given_path(parsed.picture, "picture"), output.against
@@ -71,7 +97,10 @@ def show(argv: list[str]) -> None:
         output.show_clients(one)
     several = len({str(row["settings"]["data"]) for row in rows if "settings" in row}) > 1
     heading = "several federations" if several else title
-    table = results_table(rows, heading, goals=goals, also=output.also)
+    if swept:
+        table = settings_table(rows, heading, 0, show_test, goals, output.also)
+    else:
+        table = results_table(rows, heading, goals=goals, also=output.also)
     emit(output.json, rows[0] if len(rows) == 1 else rows, table)
 
 
@@ -90,10 +119,8 @@ def _draw(
     lines = [curve(next(labels), r.record.timed_rounds()) for r in results]
     drawn = curve_picture(lines, goals, path, against or default_panels(lines, goals))
     if not drawn:
-        raise SettingError(
-            "picture: nothing to draw; it needs evaluated rounds (eval_every) and matplotlib: "
-            "pip install 'idiolect[plot]'"
-        )
+        nothing = "picture: nothing to draw; it needs evaluated rounds (eval_every)"
+        raise SettingError(nothing if can_plot() else NO_MATPLOTLIB)
     say(f"picture: {path}")
 
 
@@ -104,10 +131,11 @@ def _draw_delays(runs: Sequence[str], path: Path) -> None:
     if len(runs) > 1:
         raise SettingError(f"delays must be of one run, got {len(runs)} runs")
     if not delay_picture(given_path(runs[0], "runs"), path):
-        raise SettingError(
+        nothing = (
             f"delays: nothing to draw in {runs[0]}; it needs delays-seed-*.csv (engine "
-            "asynchronous, or the setting delays) and matplotlib: pip install 'idiolect[plot]'"
+            "asynchronous, or the setting delays)"
         )
+        raise SettingError(nothing if can_plot() else NO_MATPLOTLIB)
     say(f"delays: {path}")
 
 

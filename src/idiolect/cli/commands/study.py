@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.files import given_path, read_document
 from ...core.knobs import Knobs, SettingError, knob, refused_in
-from ...core.text import shown
+from ...core.text import plural, shown
 from ...models.adapters import KINDS
 from ...report.console import OUT, literal, say
 from ...report.progress import Meter
@@ -61,6 +61,9 @@ class SweepOptions(Knobs):
     """How a sweep is run."""
 
     jobs: int = knob(0, "worker processes; 0 = as many as cores", low=0)
+    show_test: bool = knob(
+        False, "figures on test data in the table, by which no setting should be chosen"
+    )
 
 
 def sweep(argv: list[str]) -> None:
@@ -80,8 +83,9 @@ def sweep(argv: list[str]) -> None:
     request = parser.request(argv)
     output = request.flags.output
     plans = request.plans("sweep")
-    jobs = request.flags.options.jobs
-    run_sweep(plans, request.flags.grid, jobs, output.new_directory("sweep"), output)
+    options = request.flags.options
+    directory = output.new_directory("sweep")
+    run_sweep(plans, request.flags.grid, options.jobs, directory, output, options.show_test)
 
 
 def run_sweep(
@@ -90,19 +94,22 @@ def run_sweep(
     jobs: int,
     directory: Path,
     output: Output,
+    show_test: bool = False,
 ) -> None:
     """Sweep, and show the table and the failures."""
     watch = None if output.quiet else job_progress
     with resumable(directory):
         outcome = sweep_plans(plans, grid, jobs=jobs, directory=directory, watch=watch)
-    emit(output.json, outcome.rows(), *([outcome.table(OUT.width)] if outcome.summaries else []))
+    views = [outcome.table(OUT.width, show_test)] if outcome.summaries else []
+    emit(output.json, outcome.rows(), *views)
     for trial, why in outcome.failed.items():
         say(f"failed: {shown(trial.describe())}: {shown(why)}")
     say(f"directory: {directory}")
     if outcome.failed:
         many = len(outcome.failed) + len(outcome.summaries)
         raise SettingError(
-            f"sweep: {len(outcome.failed)} of {many} runs failed; the same command tries them again"
+            f"sweep: {len(outcome.failed)} of {plural(many, 'run')} failed; the same command "
+            "tries them again"
         )
 
 

@@ -1,4 +1,4 @@
-"""`idiolect run`, `compare`, `pipeline` and `demo`."""
+"""`idiolect run`, `compare` and `pipeline`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 from ...core.columns import FittedTable
 from ...core.documents import plain
 from ...core.knobs import Knobs, SettingError, knob
+from ...core.text import plural
 from ...data import DATASETS
 from ...data.federation import Federation
 from ...methods import METHODS
 from ...models import MODELS, options_of
 from ...report.captions import projection_line
-from ...report.console import ERR, OUT, say
+from ...report.console import OUT, say
 from ...report.plots import write_curves
 from ...report.tables import baseline_row, results_table
 from ...report.targets import COUNTS, Goals, curve
@@ -26,6 +27,7 @@ from ...run.result import Result
 from ...run.run import run as run_method
 from ...run.settings import Settings
 from ...run.worker_hosts import data_of
+from ...study.compare import Comparison
 from ...study.compare import compare as run_compare
 from ...study.pipeline import pipeline as run_pipeline
 from ...task.task import Task
@@ -133,7 +135,7 @@ def _table(
     rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: Task
 ) -> FittedTable:
     name = federation.name if plan.data == "table" else plan.data
-    return results_table(rows, f"{name}: {federation.clients} clients, d = {task.d}")
+    return results_table(rows, f"{name}: {plural(federation.clients, 'client')}, d = {task.d}")
 
 
 @dataclass(frozen=True)
@@ -149,10 +151,10 @@ class CompareOptions(Knobs):
     )
 
 
-def compare(argv: list[str], command: str = "compare") -> None:
+def compare(argv: list[str]) -> None:
     """Train several methods on the same data and show them in one table."""
     parser = TrainingParser(
-        command,
+        "compare",
         "Here --bytes and --target-value stop no run: they add columns, accuracy at the budget "
         "and the cost of the target.",
         CompareOptions,
@@ -166,9 +168,9 @@ def compare(argv: list[str], command: str = "compare") -> None:
     )
     request = parser.request(argv)
     options, output = request.flags.options, request.flags.output
-    plans = request.plans(command)
+    plans = request.plans("compare")
     saved = {"baselines": not options.no_baselines, "count": options.count}
-    compare_plans(plans, saved, output.new_directory(command), output)
+    compare_plans(plans, saved, output.new_directory("compare"), output)
 
 
 def compare_plans(
@@ -178,13 +180,30 @@ def compare_plans(
     output: Output,
     resume: bool | str = False,
 ) -> None:
+    """Train the methods and show their table."""
+    comparison = train_plans(plans, saved, directory, output, resume)
+    if output.against:
+        write_curves(comparison.curves, comparison.goals, directory, output.against)
+    emit(output.json, comparison.summary(), comparison.table(OUT.width, output.also))
+    output.show_clients(comparison)
+    say(f"run directory: {directory}")
+
+
+def train_plans(
+    plans: list[Plan],
+    saved: dict[str, Any],
+    directory: Path,
+    output: Output,
+    resume: bool | str = False,
+) -> Comparison:
+    """Train the methods on the data of the first plan, and show progress."""
     settings = [p.make_settings() for p in plans]
     federation = data_of(plans)
     task = plans[0].make_task(federation)
     rounds = [s.seeds * s.rounds for s in settings]
     total = sum(rounds) + saved["baselines"] * rounds[0]
     with output.meter(total) as meter, resumable(directory):
-        comparison = run_compare(
+        return run_compare(
             plans,
             task,
             federation,
@@ -195,29 +214,6 @@ def compare_plans(
             report=meter,
             **plans[0].settings,
         )
-    if output.against:
-        write_curves(comparison.curves, comparison.goals, directory, output.against)
-    emit(output.json, comparison.summary(), comparison.table(OUT.width, output.also))
-    output.show_clients(comparison)
-    say(f"run directory: {directory}")
-
-
-DEMO = """Synthetic(0, 0): 100 clients, 10 heard per round, 100 rounds, 3 seeds; every client is \
-tested on its own data"""
-DEMO_READING = """Reading it: one class already answers most of a client's questions here \
-(majority). Personal models beat the shared one (fedavg, fedprox). lp-proj sends 21 numbers per \
-message instead of 610: it ties 3 % of the model, and in the rest a client has its own data alone. \
-What it gains by others grows with dim / d (docs/choose.md). Against Local, look at the row with \
-as many gradients: on these data the gain of lp-proj over training alone is compute, not \
-collaboration."""
-
-
-def demo(argv: list[str]) -> None:
-    """Compare the methods of demo.toml."""
-    if not {"-h", "--help"} & set(argv):
-        ERR.print(DEMO, highlight=False)
-    compare(["--config", str(Path(__file__).with_name("demo.toml")), *argv], "demo")
-    ERR.print(DEMO_READING, highlight=False)
 
 
 def pipeline(argv: list[str]) -> None:

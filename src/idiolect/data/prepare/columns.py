@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.knobs import SettingError
-from ...core.text import note
+from ...core.text import note, option
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,7 @@ def kind_of(column: pd.Series, name: str) -> str:
         inferred = str(dtype)
     raise SettingError(
         f"column {name!r} holds {inferred}; numbers, text, booleans and categories are accepted: "
-        f"convert it, or leave it out: --drop {name}"
+        f"convert it, or leave it out: {option('drop', name)}"
     )
 
 
@@ -141,7 +141,7 @@ def _kind_of_text(present: pd.Series, name: str) -> str:
         raise SettingError(
             f"column {name!r} holds numbers and, in {rows:,} rows, text such as "
             f"{min(odd)!r}; leave these cells empty if they are missing values, correct them, or "
-            f"leave the column out: --drop {name}"
+            f"leave the column out: {option('drop', name)}"
         )
     return CATEGORY
 
@@ -303,8 +303,8 @@ def choose(
         if kind == DATE:
             if dates == "refuse":
                 raise SettingError(
-                    f"column {name!r} holds dates; leave it out (--drop {name}), or take the days "
-                    "since 1970-01-01 as a number: --dates days"
+                    f"column {name!r} holds dates; leave it out ({option('drop', name)}), or take "
+                    f"the days since 1970-01-01 as a number: {option('dates', 'days')}"
                 )
             if dates == "drop":
                 dropped[name] = "dates"
@@ -366,6 +366,6 @@ def _why_identifier(name: str, distinct: int, count: int, most: int) -> str:
     if by_word:
         note(
             f"column {name!r} is called an identifier but has {distinct} distinct values: kept "
-            f"as a feature; --drop {name} leaves it out"
+            f"as a feature; {option('drop', name)} leaves it out"
         )
     return ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.knobs import SettingError
-from ...core.text import listed, note
+from ...core.text import listed, note, option, plural
 from ..read.ids import ClientId
 from .columns import CATEGORY
 from .preparation import Preparation, TableColumn, bytes_of_categories, categories_of
@@ -144,7 +144,8 @@ def fit(
         lacks = series.isna().to_numpy()[train]
         if lacks.all():
             raise SettingError(
-                f"column {name!r} has no value in the training rows; leave it out: --drop {name}"
+                f"column {name!r} has no value in the training rows; leave it out: "
+                f"{option('drop', name)}"
             )
         column = TableColumn(name, kind, flag=bool(flagged) and bool(lacks.any()))
         if kind == CATEGORY:
@@ -185,7 +186,8 @@ def _measured(
     if not np.isfinite([*mean, *deviation, *median]).all():
         raise SettingError(
             f"column {column.name!r} holds numbers too large for a mean and a variance, up to "
-            f"{np.nanmax(np.abs(values)):g}; divide it, or leave it out: --drop {column.name}"
+            f"{np.nanmax(np.abs(values)):g}; divide it, or leave it out: "
+            f"{option('drop', column.name)}"
         )
     empty = np.flatnonzero(rows.counts(values) == 0).tolist() if rows.own else []
     if len(empty):
@@ -257,12 +259,13 @@ def say_preparation(preparation: Preparation) -> None:
         return
     scales = {
         "federated": "scaled by mean and variance of all clients' training rows "
-        "(--scale client: of each client's own; --scale none: not at all)",
+        f"({option('scale', 'client')}: of each client's own; {option('scale', 'none')}: not at "
+        "all)",
         "client": "scaled by mean and variance of each client's own training rows",
         "none": "not scaled",
     }
-    plural = "columns of numbers are" if numbers > 1 else "column of numbers is"
-    note(f"{numbers:,} {plural} {scales[preparation.scale]}")
+    columns = "columns of numbers are" if numbers > 1 else "column of numbers is"
+    note(f"{numbers:,} {columns} {scales[preparation.scale]}")
 
 
 def say_clients(ids: Sequence[ClientId], client: np.ndarray, column: str) -> None:
@@ -277,4 +280,5 @@ def say_clients(ids: Sequence[ClientId], client: np.ndarray, column: str) -> Non
             "is it the column of clients?"
         )
     elif single:
-        note(f"{len(single):,} clients have one sample only ({listed(single)}): it trains")
+        alone = plural(len(single), "client")
+        note(f"{alone} with one sample only ({listed(single)}): it trains")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core.documents import decode, encode
 from ...core.knobs import SettingError
-from ...core.text import listed, note
+from ...core.text import listed, note, option
 from ..read.ids import ClientId, plain_id, unknown_client
 from .columns import (
     CATEGORY,
@@ -173,7 +173,7 @@ class Preparation:
             raise SettingError(
                 f"column {column.name!r} is empty in row {int(np.argmax(lacks))} (counted from 0; "
                 f"{int(lacks.sum()):,} in all), and in training every sample had a value; "
-                "a model trained with --missing mean fills them in"
+                f"a model trained with {option('missing', 'mean')} fills them in"
             )
         return np.hstack([features, lacks[:, None]]) if column.flag else features
 
@@ -267,7 +267,8 @@ def categories_of(
         raise SettingError(
             f"column {name!r} has {len(training_codes):,} distinct values, such as "
             f"{values[training_codes[0]]!r}; at most {most} become columns: leave it out "
-            f"(--drop {name}) or raise --max-categories{_hint([values[i] for i in training_codes])}"
+            f"({option('drop', name)}) or raise max_categories"
+            f"{_hint([values[i] for i in training_codes])}"
         )
     categories = in_order([values[i] for i in training_codes], column)
     return tuple(categories), _renumber(codes, values, categories)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.files import given_path
 from ...core.knobs import SettingError, knob
-from ...core.text import note
+from ...core.text import note, option, plural
 from ..entries import register
 from ..federation import Federation
 from ..prepare import Preparation
@@ -260,9 +260,11 @@ def _without_missing(samples: TableSamples, names: list[str], missing: str) -> T
         clients = len(np.unique(samples.client[samples.frame[name].isna().to_numpy()]))
         more = f"; so have {len(counts) - 1} other columns" if len(counts) > 1 else ""
         raise SettingError(
-            f"column {name!r} has {counts[name]:,} missing values in {clients:,} clients{more}; "
-            "fill them in or drop the samples: --missing mean|median|zero|drop (mean+flag: and a "
-            f"feature that says so), or leave the column out: --drop {name}"
+            f"column {name!r} has {plural(counts[name], 'missing value')} in "
+            f"{plural(clients, 'client')}{more}; "
+            f"fill them in or drop the samples: {option('missing', 'mean')} (or median, zero, "
+            "drop; mean+flag: and a feature that says so), or leave the column out: "
+            f"{option('drop', name)}"
         )
     where = some(f"{name!r} {count:,}" for name, count in counts.items())
     if missing != "drop":
@@ -270,7 +272,7 @@ def _without_missing(samples: TableSamples, names: list[str], missing: str) -> T
         return samples
     complete = samples.only(~rows)
     lost = len(samples.ids) - len(complete.ids)
-    lost_text = f", and with them all samples of {lost:,} clients" if lost else ""
+    lost_text = f", and with them all samples of {plural(lost, 'client')}" if lost else ""
     note(f"{int(rows.sum()):,} samples with missing values are dropped ({where}){lost_text}")
     if not complete.train.any():
         raise SettingError("missing: no training sample has a value in every column")

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ...core.knobs import SettingError
-from ...core.text import listed, note, shown
+from ...core.text import listed, note, option, plural, shown
 from ..prepare.columns import DATE, NUMBER, coded, in_order, kind_of, numbers
 from .convert import RaggedSamples, as_numbers, each_leaf, is_sparse, read_array, read_tree
 from .ids import is_missing
@@ -454,18 +454,19 @@ def _decide(classes: list[Any], n: int, name: str, holds: str) -> tuple[str, str
         if many > FEW and 2 * many > n:
             raise SettingError(
                 f"target: column {name!r} has {many:,} distinct values in {n:,} rows, such as "
-                f"{listed(classes, 2)}; that is no outcome to predict. --kind classes takes them "
-                "as classes all the same"
+                f"{listed(classes, 2)}; that is no outcome to predict. "
+                f"{option('kind', 'classes')} takes them as classes all the same"
             )
         return "classes", f"target {name!r} has {many:,} classes ({listed(classes)})"
     if many <= 2 or few_and_repeated(classes, n):
-        kind = "classes; --kind values makes it a regression"
-        plural = "s" if many > 1 else ""
-        reason = f"target {name!r} has {many} distinct value{plural} ({listed(classes)}): {kind}"
+        kind = f"classes; {option('kind', 'values')} makes it a regression"
+        values = plural(many, "distinct value")
+        reason = f"target {name!r} has {values} ({listed(classes)}): {kind}"
         return "classes", reason
     reason = (
         f"target {name!r} has {many:,} distinct values ({classes[0]:g} to {classes[-1]:g}): a "
-        "regression, with figures in their own units; --kind classes makes them classes"
+        f"regression, with figures in their own units; {option('kind', 'classes')} makes them "
+        "classes"
     )
     return "values", reason
 

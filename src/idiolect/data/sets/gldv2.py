@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.knobs import SettingError, knob
-from ...core.text import note, shown
+from ...core.text import note, option, shown
 from ..download import OWN, folder_of, path_knob, reading
 from ..entries import register
 from ..federation import Federation
@@ -68,7 +68,7 @@ class Gldv2(Shares):
         if lost and not self.skip_missing:
             raise SettingError(
                 f"path: {len(lost)} of {len(rows)} pictures are not in {folder}, the first is "
-                f"{lost[0]}.jpg; --skip-missing leaves them out"
+                f"{lost[0]}.jpg; {option('skip_missing', True)} leaves them out"
             )
         if lost:
             note(f"gldv2: {len(lost)} of {len(rows)} pictures are not there and left out")

@@ -28,6 +28,7 @@ from ... import data as data_sets
 from ...core.documents import encode
 from ...core.files import read_document, write_document
 from ...core.knobs import SettingError
+from ...core.text import plural
 from ...core.types import leaves
 from ...data.federation import Federation
 from ...data.prepare import Preparation
@@ -71,10 +72,11 @@ class SiteData:
                 name = self.options.get(role)
                 if name and name not in frame.columns:
                     raise SettingError(f"{role}: column {name!r} is not in {reader.path}")
-            return f"{reader.path}: {len(frame):,} rows, {len(frame.columns)} columns"
+            size = f"{plural(len(frame), 'row')}, {plural(len(frame.columns), 'column')}"
+            return f"{reader.path}: {size}"
         federation = self.loaded
         shapes = ", ".join(str(tuple(t.shape[1:])) for t in leaves(federation.inputs))
-        sizes = f"{federation.clients:,} clients, {federation.samples:,} samples"
+        sizes = f"{plural(federation.clients, 'client')}, {plural(federation.samples, 'sample')}"
         return f"{federation.name}: {sizes} of {shapes}"
 
     @cached_property

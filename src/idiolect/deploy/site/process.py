@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core.documents import encode
 from ...core.knobs import SettingError
+from ...core.text import plural
 from ...host.durable import rounds_on_disk
 from .agreement import Agreement, Builder, Members
 from .data import SiteData
@@ -106,15 +107,16 @@ def in_words(facts: dict[str, Any]) -> list[str]:
         clients = len(run["clients"])
         lines.append(
             f"Run {run['run']}: {run['method']}, model {run['model']}; "
-            f"{clients} client{'s' * (clients != 1)}, {run['rounds']} rounds done"
+            f"{plural(clients, 'client')}, {plural(run['rounds'], 'round')} done"
         )
     lines.append(
-        f"Left so far: {usage['numbers']:,} numbers in {usage['messages']:,} replies "
-        f"({usage['bytes_out']:,} bytes), of {usage['rounds']:,} rounds of training"
+        f"Left so far: {plural(usage['numbers'], 'number')} in "
+        f"{plural(usage['messages'], 'reply', 'replies')} "
+        f"({usage['bytes_out']:,} bytes), of {plural(usage['rounds'], 'round')} of training"
     )
-    figures = [f"{name} ({count} times)" for name, count in usage["metrics"].items()]
+    figures = [f"{name} ({plural(count, 'time')})" for name, count in usage["metrics"].items()]
     lines.append(f"Figures of evaluations that left: {', '.join(figures) or 'none'}")
-    lines.append(f"Refused: {usage['refused']:,} messages")
+    lines.append(f"Refused: {plural(usage['refused'], 'message')}")
     lines.append(f"Last contact: {_ago(usage['last_contact'])}")
     lines += _caps(Rules(**facts["rules"]), usage)
     lines.append(f"Log of all messages: {facts['log']}")

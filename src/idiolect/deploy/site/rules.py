@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...core.knobs import Knobs, SettingError, knob
+from ...core.text import plural
 from ...host import calls
 from ...host.calls import Call
 from ...host.metrics import MetricCounts
@@ -106,8 +107,8 @@ def content(reply: Call, itemsize: int) -> Content:
         lengths = reply.tensors["lengths"]
         numbers = int(reply.tensors["values"].sum().ceil())
         trained = len(reply.tensors["trained"])
-        words = f"{len(lengths)} messages of clients, {numbers} numbers in all"
-        return Content(numbers, f"{words}; gradient evaluations of {trained} clients")
+        words = f"{plural(len(lengths), 'message')} of clients, {plural(numbers, 'number')} in all"
+        return Content(numbers, f"{words}; gradient evaluations of {plural(trained, 'client')}")
     if reply.kind == "answered":
         inside = (reply.tensors["lengths"] - wire.HEADER.itemsize).clamp(min=0)
         numbers = int(inside.sum()) // itemsize
@@ -116,13 +117,18 @@ def content(reply: Call, itemsize: int) -> Content:
         return _of_scores(reply)
     if reply.kind == "census":
         clients = len(reply.facts["clients"])
-        return Content(3 * clients, f"names of {clients} clients and how many samples each has")
+        return Content(
+            3 * clients, f"names of {plural(clients, 'client')} and how many samples each has"
+        )
     if reply.kind == "sums":
         columns = reply.facts["columns"].values()
         numbers = sum(isinstance(v, int | float) for c in columns for v in c.values())
         names = sum(len(c.get("categories", ())) for c in columns)
-        words = f"counts and sums of {len(reply.facts['columns'])} columns"
-        return Content(numbers, words + (f", names of {names} categories" if names else ""))
+        words = f"counts and sums of {plural(len(reply.facts['columns']), 'column')}"
+        return Content(
+            numbers,
+            words + (f", names of {plural(names, 'category', 'categories')}" if names else ""),
+        )
     return Content(0, {"hello": "version, name and rounds done"}.get(reply.kind, ""))
 
 
@@ -134,7 +140,9 @@ def _of_scores(reply: Call) -> Content:
     names = [n for n, t in columns.items() if not bool(t.isnan().all())]
     names += dict.fromkeys(n.split(".rows.", 1)[1] for n in figures if ".rows." in n)
     clients = max((len(reply.tensors[f"{s}.wire_ids"]) for s in splits), default=0)
-    words = f"{', '.join(names) or 'no figures'} of {clients} clients on {', '.join(splits)}"
+    words = (
+        f"{', '.join(names) or 'no figures'} of {plural(clients, 'client')} on {', '.join(splits)}"
+    )
     return Content(numbers, words, tuple(names) if clients else ())
 
 

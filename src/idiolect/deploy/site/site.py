@@ -15,6 +15,7 @@ import torch
 from ...core.documents import decode, encode
 from ...core.files import private_folder
 from ...core.knobs import SettingError
+from ...core.text import plural
 from ...core.types import leaves
 from ...data.federation import SPLITS, Federation
 from ...host import calls
@@ -109,7 +110,7 @@ class Site:
             self.tell(f"cannot resume run {run:08x}: {_in_full(error)}")
             return
         if self.service is not None:
-            self.tell(f"resumed run {run:08x} after {self.service.concluded + 1} rounds")
+            self.tell(f"resumed run {run:08x} after {plural(self.service.concluded + 1, 'round')}")
 
     def most_bytes(self) -> int:
         """The largest frame that is accepted now: no larger than the contract can need."""
@@ -249,8 +250,8 @@ class Site:
             self.folder.enter(agreement.run)
             self.agreed = run
             self.service = None
-            clients = run.federation.clients
-            self.tell(f"agreed to run {agreement.run:08x}: {_about(agreement)}; {clients} clients")
+            clients = plural(run.federation.clients, "client")
+            self.tell(f"agreed to run {agreement.run:08x}: {_about(agreement)}; {clients}")
         assert self.agreed is not None
         return self._census(self.agreed.federation)
 
@@ -364,7 +365,7 @@ class Site:
         if call.kind == "conclude":
             line = f"round {call.facts['version'] + 1} is done"
         elif call.kind.startswith("evaluate") and not self._last_line.startswith("evaluated"):
-            line = f"evaluated after {call.facts['version']} rounds"
+            line = f"evaluated after {plural(call.facts['version'], 'round')}"
         if line and line != self._last_line:
             self._last_line = line
             self.tell(line)

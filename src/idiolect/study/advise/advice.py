@@ -15,7 +15,8 @@ from ...core.columns import LONGEST, Column, FittedTable, render
 from ...core.documents import plain
 from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
-from ...core.text import shown
+from ...core.plotting import NO_MATPLOTLIB
+from ...core.text import PRINT_IT, shown
 from ...data.federation import Federation
 from ...data.read.ids import ClientId
 from ...host.baselines import trivial
@@ -106,14 +107,14 @@ class Advice:
         )
 
     def picture(self, path: str | Path) -> Path:
-        """Draw the advice on one page (PNG); needs matplotlib."""
+        """Draw the advice on one page (PNG)."""
         drawn = advice_picture(self.as_dict(), self.title, Path(path))
         if drawn is None:
-            raise SettingError("picture: it needs matplotlib: pip install 'idiolect[plot]'")
+            raise SettingError(NO_MATPLOTLIB)
         return drawn
 
     def save(self, directory: str | Path) -> Path:
-        """Write advice.json, advice.txt and, with matplotlib, advice.png into a new folder."""
+        """Write advice.json, advice.txt and advice.png into a new folder."""
         path = Path(directory)
         refuse_advice(path)
         private_folder(path)
@@ -178,7 +179,10 @@ class Advice:
         return "\n".join(line.rstrip() for line in render(self, WIDTH).split("\n"))
 
     def __repr__(self) -> str:
-        return f"Advice({self.choice!r}, {shown(self.title, 60)!r})"
+        row = next((r for r in self.table if r["label"] == self.choice), {"gain": None})
+        gain = "" if row["gain"] is None else f", {self.metric} {signed(row['gain'])} over local"
+        title = shown(self.title, 60)
+        return f"Advice({shown(self.choice, 80)!r}{gain}, {title!r}; {PRINT_IT})"
 
 
 def refuse_advice(path: Path) -> None:

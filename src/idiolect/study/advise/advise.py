@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from ...core.knobs import Knobs, SettingError, build, knob, refused_in
-from ...core.text import warnings_once
+from ...core.text import plural, warnings_once
 from ...data.federation import Federation
 from ...method import Method
 from ...report.progress import Meter, style_of
@@ -412,7 +412,7 @@ class Inquiry:
             words=sentences,
             notes=self.notes,
             metric=self.metric,
-            title=f"{f.name}: {f.clients:,} clients, d = {self.task.d:,}",
+            title=f"{f.name}: {plural(f.clients, 'client')}, d = {self.task.d:,}",
             settings={
                 "gradients": self.options.budget,
                 "quick": self.options.quick,
