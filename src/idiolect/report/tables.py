@@ -13,6 +13,7 @@ from ..core.knobs import nearest
 from ..core.text import shown
 from ..data.federation import Federation
 from ..host.baselines import trivial
+from ..host.lazy_federation import positive_of
 from ..host.metrics import Metric, in_use
 from ..host.scores import majority, summarise
 from ..task.losses import Loss
@@ -33,14 +34,20 @@ from .targets import Goals
 
 
 def baseline_row(
-    federation: Federation, loss: Loss, metrics: Sequence[Metric] = (), metric: str = ""
+    federation: Federation,
+    loss: Loss,
+    metrics: Sequence[Metric] = (),
+    metric: str = "",
+    positive: str = "",
 ) -> Row | None:
     """The trivial baseline as a row: each client gives one constant answer, its own.
 
     Its most frequent training class or, where targets are real numbers, the mean of its training
-    targets. None where neither has a meaning. `metrics` and `metric` are settings of the run.
+    targets. None where neither has a meaning. `metrics`, `metric` and `positive` are settings of
+    the run.
     """
-    used = in_use(metrics, metric, federation.classes, loss.name)
+    about = positive_of(federation, positive)
+    used = in_use(metrics, metric, federation.classes, loss.name, about)
     scores = trivial(federation, loss, used)
     if scores is None:
         return None

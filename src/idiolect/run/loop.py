@@ -169,7 +169,7 @@ class Runner:
         parts, s = self.parts, self.settings
         method, federation = parts.method, parts.federation
         criterion = parts.task.criterion
-        used = in_use(s.metrics, s.metric, federation.classes, criterion.name)
+        used = in_use(s.metrics, s.metric, federation.classes, criterion.name, parts.positive)
         notes = parts.notes()
         for note in notes.values():
             if note.get("warning"):
@@ -192,7 +192,7 @@ class Runner:
             environment=self.starts[-1],
             starts=self.starts,
             heard={"clients": parts.clients_heard, "of": parts.eligible},
-            metrics=described(used),
+            metrics=described(used, federation.classes),
             baseline=baseline,
         )
 

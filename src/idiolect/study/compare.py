@@ -102,7 +102,7 @@ def compare(
         else:
             begin_folder(path, COMPARE, description)
     first = plans[0].make_settings()
-    trivial = baseline_row(federation, whole.criterion, first.metrics, first.metric)
+    trivial = baseline_row(federation, whole.criterion, first.metrics, first.metric, first.positive)
     title = f"{federation.name}: {federation.clients} clients, d = {whole.d}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)

@@ -124,7 +124,7 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
 
 
 def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
-    row = baseline_row(federation, task.criterion, s.metrics, s.metric)
+    row = baseline_row(federation, task.criterion, s.metrics, s.metric, s.positive)
     return [] if row is None else [row]
 
 
