@@ -56,9 +56,8 @@ class RankingArea(ClassAverage):
             owners.append(np.arange(clients))
             values.append(self.by_client(owner.numpy(), curve.numpy(), positive.numpy(), clients))
             support.append(np.bincount(owner[positive].numpy(), minlength=clients))
-        each = torch.from_numpy(
-            self.mean_by_client(*map(np.concatenate, (owners, values, support)), clients)
-        )
+        joined = [np.concatenate(parts) for parts in (owners, values, support)]
+        each = torch.from_numpy(self.mean_by_client(joined[0], joined[1], joined[2], clients))
         rows[~each.isnan(), 0] = each[~each.isnan()]
 
     def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
