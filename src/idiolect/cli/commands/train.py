@@ -37,7 +37,11 @@ RUN_EXAMPLES = """For example:
   idiolect run ditto --data digits --clients 20 --rounds 50 --seeds 3
   idiolect run fedavg --data table --path visits.csv --client hospital --target outcome
   idiolect run --config idiolect.toml"""
-BASELINES = {"baselines": True, "count": "bytes"}  # what a comparison has unless flags say
+BASELINES = {
+    "baselines": True,
+    "count": "bytes",
+    "trees": None,
+}  # what a comparison has unless flags say
 
 
 def run(argv: list[str]) -> None:
@@ -140,6 +144,18 @@ class CompareOptions(Knobs):
     """What a comparison has beside the methods."""
 
     no_baselines: bool = knob(False, "leave out Local at equal compute")
+    trees: bool = knob(
+        False,
+        "add gradient-boosted trees of each client alone, and of all data in one place (not "
+        "federated); without this flag, for tables for which they are quick",
+    )
+    no_trees: bool = knob(False, "leave out the trees")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trees and self.no_trees:
+            raise SettingError("trees must be given without no_trees, got both")
+
     count: str = knob(
         "bytes",
         "what --bytes counts: bytes really sent, or values: 32-bit words as the lp-proj paper "
@@ -166,7 +182,8 @@ def compare(argv: list[str], command: str = "compare") -> None:
     request = parser.request(argv)
     options, output = request.flags.options, request.flags.output
     plans = request.plans(command)
-    saved = {"baselines": not options.no_baselines, "count": options.count}
+    trees = True if options.trees else False if options.no_trees else None
+    saved = {"baselines": not options.no_baselines, "count": options.count, "trees": trees}
     compare_plans(plans, saved, output.new_directory(command), output)
 
 
@@ -190,6 +207,7 @@ def compare_plans(
             directory=directory,
             baselines=saved["baselines"],
             count=saved["count"],
+            trees=saved["trees"],
             resume=resume,
             report=meter,
             **plans[0].settings,
