@@ -151,6 +151,23 @@ def interval(values: Sequence[float]) -> float | None:
     return float(stdtrit(n - 1, 0.975)) * sd / math.sqrt(n)
 
 
+def wilson(hits: float, samples: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion (Wilson 1927); (NaN, NaN) without a sample.
+
+    `hits` is rounded: the mean over seeds need not be whole.
+
+    >>> low, high = wilson(8, 10)
+    >>> round(low, 3), round(high, 3)
+    (0.49, 0.943)
+    """
+    from scipy.stats import binomtest
+
+    if not samples or math.isnan(hits):
+        return math.nan, math.nan
+    both = binomtest(round(hits), samples).proportion_ci(method="wilson")
+    return float(both.low), float(both.high)
+
+
 def paired_difference(
     values: Sequence[float], others: Sequence[float]
 ) -> tuple[float, float | None]:

@@ -157,7 +157,7 @@ def _metrics(trained: Rows, _: Goals) -> Iterator[str]:
     """Which metrics are a mean over clients, and for how many clients one is not defined."""
     for name in metrics_of(trained):
         summaries = [r["metrics"][name] for r in trained if name in r.get("metrics", {})]
-        if words := _class_note(summaries[0]):
+        if words := class_note(summaries[0]):
             yield f"{name}: {words}"
         if _is_mean_over_clients(trained, name):
             yield f"{name}: mean over clients, weighted by samples"
@@ -165,10 +165,10 @@ def _metrics(trained: Rows, _: Goals) -> Iterator[str]:
             yield f"{name}: no value for {most:g} clients ({summaries[0].get('undefined', '')})"
 
 
-def _class_note(facts: Mapping[str, Any]) -> str:
+def class_note(facts: Mapping[str, Any]) -> str:
     """Which class a metric is of, or how classes are averaged; "" where it is about neither.
 
-    >>> _class_note({"positive": {"class": "ja", "reason": "by its name"}})
+    >>> class_note({"positive": {"class": "ja", "reason": "by its name"}})
     "of class 'ja' (by its name)"
     """
     if positive := facts.get("positive"):

@@ -20,6 +20,7 @@ from ..core.types import Id
 from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
+from ..report.card import model_card
 from ..report.format import number
 from ..report.tables import results_table
 from ..server.roster import Roster
@@ -31,6 +32,7 @@ from .predict import Models, Prediction, client_by_row, labels_of, predict, prep
 from .record import Record, SeedRecord, write_record
 from .round_log import Journal
 from .session import Session
+from .settings import Settings
 
 if TYPE_CHECKING:
     import pandas
@@ -109,6 +111,18 @@ class Result:
     def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
         """A data frame of "rounds" (a row per seed and evaluated round) or "clients"."""
         return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
+
+    def card(self, path: str | Path | None = None, local: Result | None = None) -> str:
+        """The model card in Markdown, written to a file where one is given.
+
+        `local` is a result of Local on the same data: then the card says who gains over it.
+        """
+        if local is not None:
+            _check_local(self.record, local.record)
+        text = model_card(self, local, Settings().as_dict())
+        if path is not None:
+            write_atomic(Path(path), text.encode())
+        return text
 
     # -- models ----------------------------------------------------------------------------------
     def personal(
@@ -353,6 +367,14 @@ class Personalised(Result):
             "save: models of clients that came after training are written by "
             "result.export(folder); the run itself is saved by the result of its training"
         )
+
+
+def _check_local(record: Record, local: Record) -> None:
+    """Refuse a run that the clients of this one cannot be measured by."""
+    if local.method != "local":
+        raise SettingError(f"local must be a run of the method 'local', got {local.method!r}")
+    if local.data.get("sha256") != record.data.get("sha256"):
+        raise SettingError("local must be a run on the same data, got one on other data")
 
 
 def _id(roster: Roster, client: Id | None, position: int | None) -> Id:
