@@ -40,7 +40,7 @@ from .history import History
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .prepare import RunParts
-from .record import Record, SeedRecord, client_rows
+from .record import Record, SeedRecord, client_rows, reliability_rows
 from .result import Result
 from .round_log import Journal
 from .session import HostPlacement, Session, Start
@@ -427,6 +427,7 @@ class SeedRun:
             held_out=torch.isin(everyone, people.held_out).tolist(),
             malicious=torch.isin(everyone, people.malicious).tolist(),
         )
+        record.reliability = reliability_rows(session.server.roster.ids, scores["test"])
         if record.history:
             record.by_client = self.journal.by_client()
         if self.settings.validates and record.history:

@@ -109,8 +109,12 @@ class Result:
         return [s.final[split][key] for s in self.record.seeds]
 
     def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
-        """A data frame of "rounds" (a row per seed and evaluated round) or "clients"."""
-        return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
+        """A data frame: "rounds" (a row per seed and evaluated round), "clients" or "reliability".
+
+        The last has a row per seed, client and bin of the metric calibration_error.
+        """
+        tables = {"rounds": self.rounds_table, "clients": self.clients_table}
+        return frame(table, tables | {"reliability": self.record.reliability_table})
 
     def card(self, path: str | Path | None = None, local: Result | None = None) -> str:
         """The model card in Markdown, written to a file where one is given.
@@ -324,6 +328,8 @@ class Result:
         if self.rounds_table():
             write_csv(path / "metrics.csv", self.rounds_table())
         write_csv(path / "clients.csv", self.clients_table())
+        if reliability := self.record.reliability_table():
+            write_csv(path / "reliability.csv", reliability)
         write_json(path / "result.json", self.summary())
         write_record(record, path)
 

@@ -93,6 +93,21 @@ class CalibrationError(Metric):
         terms = torch.stack([torch.ones_like(hits), confidence, hits], 1)
         rows.view(-1, 3).index_add_(0, at, terms)
 
+    @staticmethod
+    def curve(row: Tensor) -> list[dict[str, float]]:
+        """The reliability curve of one client: the bins that have samples, from low to high."""
+        return [
+            {
+                "low": number / BINS,
+                "high": (number + 1) / BINS,
+                "samples": samples,
+                "confidence": confidence / samples,
+                "accuracy": hits / samples,
+            }
+            for number, (samples, confidence, hits) in enumerate(row.view(BINS, 3).tolist())
+            if samples
+        ]
+
     def each(self, rows: Tensor) -> Tensor:
         bins = rows.view(len(rows), BINS, 3)
         samples = bins[..., 0].sum(1)
