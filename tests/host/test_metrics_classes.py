@@ -14,6 +14,8 @@ from torch import nn
 import idiolect as il
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
+from idiolect.host.baselines import trivial
+from idiolect.host.lazy_federation import positive_of
 from idiolect.host.metrics import (
     EvaluatedSamples,
     Tally,
@@ -25,7 +27,9 @@ from idiolect.host.metrics import (
 )
 from idiolect.host.metrics.ranking import average_precisions
 from idiolect.report.tables import results_table
+from idiolect.run.plan import Plan
 from idiolect.run.settings import Settings
+from idiolect.run.worker_hosts import _survey
 
 KINDS = ("f1", "precision", "recall", "sensitivity", "specificity", "pr_auc", "auc")
 OF_ONE_CLASS = KINDS[:-1]
@@ -323,3 +327,24 @@ def test_targets_that_are_all_ignored_leave_metrics_without_a_value():
         metric.add(rows, counts, samples)
         assert math.isnan(metric.each(rows)[0])
         assert math.isnan(metric.pooled(rows, counts, torch.zeros(1)))
+
+
+def test_data_that_hosts_load_themselves_have_the_same_positive_class(tmp_path):
+    path = tmp_path / "table.csv"
+    frame(labels=("p", "q")).to_csv(path, index=False)
+    options = {"path": str(path), "client": "site", "target": "label"}
+    settings = {"rounds": 1, "metrics": "f1,pr_auc"}
+    plan = Plan("fedavg", data="table", data_options=options, settings=settings)
+    survey = _survey([plan.as_dict()])  # what a run on Ray knows of its data
+    data = plan.make_data()
+    rarer = positive_class(("p", "q"), counts=lambda: (1, 2))
+    assert positive_of(survey) == positive_of(data) == rarer
+    f1 = in_use(parse_metrics("f1"), "", 2, "", positive_of(data))
+    loss = il.Task(linear).criterion
+    rows = [trivial(d, loss, f1).metrics["f1"].each().tolist() for d in (survey, data)]
+    assert rows[0] == pytest.approx(rows[1], nan_ok=True)
+
+
+def test_advice_judges_by_accuracy_or_loss_and_refuses_a_positive_class():
+    with pytest.raises(SettingError, match="positive"):
+        il.advise(linear, federation(), positive="ja", gradients=20)
