@@ -26,7 +26,7 @@ from idiolect.host.metrics import (
     direction,
     parse_metrics,
 )
-from idiolect.host.metrics.builtin import by_client
+from idiolect.host.metrics.ranking import roc_areas
 from idiolect.host.scores import Scores
 from idiolect.run.settings import Settings
 
@@ -155,7 +155,7 @@ def test_the_areas_of_many_clients_are_exact_with_ties():
     owner = np.sort(rng.integers(50, size=900))
     score = rng.integers(6, size=900) / 5.0
     positive = rng.integers(2, size=900)
-    found = by_client(owner, score, positive, 50)
+    found = roc_areas(owner, score, positive, 50)
     for k in range(50):
         mine = owner == k
         if 0 < positive[mine].sum() < mine.sum():
@@ -166,7 +166,7 @@ def test_the_areas_of_many_clients_are_exact_with_ties():
 
 def test_scores_of_equal_certainty_are_ties_also_where_they_are_infinite():
     score = np.array([np.inf, np.inf, -np.inf, np.inf])
-    area = by_client(np.zeros(4, dtype=int), score, np.array([1, 0, 0, 1]), 1)
+    area = roc_areas(np.zeros(4, dtype=int), score, np.array([1, 0, 0, 1]), 1)
     assert area[0] == skm.roc_auc_score([1, 0, 0, 1], np.sign(score))
 
 

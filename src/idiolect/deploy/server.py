@@ -23,7 +23,7 @@ from ..data.federation import Census
 from ..data.prepare.federated import bytes_of_sums, combine, means
 from ..engine.carriers import SiteCarrier
 from ..host.host import HostSettings
-from ..host.metrics import form_of
+from ..host.metrics import form_of, in_use, positive_class
 from ..host.remote_host import HostLike
 from ..method import Method
 from ..report.progress import RoundReport
@@ -42,6 +42,7 @@ from ..task.task import Task
 from .config import Deployment, Terms, agreed_form
 from .registry import RegisteredSite, SiteRegistry, census_of
 from .rounds import SiteRounds
+from .site.agreement import read_form
 
 SITES = "sites.json"
 AGREEMENT = "agreement.json"  # the form of the data, as it was agreed
@@ -66,6 +67,7 @@ def serve(
     With `resume` a stopped run is resumed: with the same sites, and any that have come since.
     """
     settings = deployment.run_plan.make_settings()
+    _check_positive(deployment, settings)
     with RunDirectory(directory, fresh=not resume) as folder:
         folder.clear()
         run_id = RunIdentity.read(directory).id if resume else secrets.token_hex(16)
@@ -83,6 +85,18 @@ def serve(
         server.sums = sums
         server.progress = progress
         return server.run(folder, run_id, resume)
+
+
+def _check_positive(deployment: Deployment, settings: Settings) -> None:
+    """Refuse metrics of one of two classes where labels and settings do not tell which it is."""
+    labels = _labels(deployment)
+    positive = positive_class(labels, settings.positive)
+    in_use(settings.metrics, settings.metric, len(labels), "", positive)
+
+
+def _labels(deployment: Deployment) -> tuple[Any, ...]:
+    """The labels of the classes, as sites agree to them."""
+    return read_form(agreed_form(deployment.data)).labels
 
 
 def _agreement(deployment: Deployment, run: int, settings: Settings) -> dict[str, Any]:
@@ -192,7 +206,7 @@ class DeployedRun:
         self.progress: RoundReport | None = None
         self.sums: Sums = {}
         self.method = deployment.plan.make_method()
-        self.census: Census = census_of(sites, NAME)
+        self.census: Census = replace(census_of(sites, NAME), class_names=_labels(deployment))
         self.task: Task = deployment.plan.make_task(self.census)
         self.parts = prepare(self.method, self.task, self.census, self.settings)
         self.host_settings = HostSettings()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from ..core.knobs import SettingError
 from ..data.federation import Census, Federation
 from ..task.target_scale import TargetScale
 from ..task.trial import Behaviour
-from .metrics import Metric
+from .metrics import Metric, PositiveClass, positive_class
 from .scores import Scores
 
 
@@ -26,6 +26,7 @@ class LazyFederation(Census):
     baseline: Scores | None = None  # of each client's own constant answer, on test data
     behaviour: Behaviour | None = None  # of the run's model and loss, as tried on the samples
     target_scale: TargetScale | None = None  # of real targets that are standardised in training
+    training_classes: tuple[int, ...] = ()  # training samples of each class, of all clients
     load: Callable[[], Federation] = _nowhere  # the data themselves; it can be sent to a host
 
     def fingerprint(self) -> str:
@@ -48,3 +49,21 @@ class LazyFederation(Census):
 def whole(federation: Federation) -> Federation:
     """The data with their samples, in this process."""
     return federation.loaded if isinstance(federation, LazyFederation) else federation
+
+
+def training_classes(federation: Federation) -> tuple[int, ...]:
+    """The training samples of each class, of all clients; () for real targets."""
+    if isinstance(federation, LazyFederation):
+        return federation.training_classes
+    return tuple(federation.class_counts("train").sum(0).tolist()) if federation.classes else ()
+
+
+def positive_of(federation: Federation, wanted: str = "") -> PositiveClass | None:
+    """The positive class of two; None for other data, or where nothing tells which it is.
+
+    A census of sites has no samples to count: there the labels must tell, or the setting.
+    """
+    has_samples = isinstance(federation, LazyFederation) or not isinstance(federation, Census)
+    names = federation.class_names or range(federation.classes)
+    counts = partial(training_classes, federation) if has_samples else None
+    return positive_class(names, wanted, counts)

@@ -180,11 +180,28 @@ def _metrics(trained: Rows, _: Goals) -> Iterator[str]:
     """Which metrics are a mean over clients, and for how many clients one is not defined."""
     for name in metrics_of(trained):
         summaries = [r["metrics"][name] for r in trained if name in r.get("metrics", {})]
+        if words := class_note(summaries[0]):
+            yield f"{name}: {words}"
         if _is_mean_over_clients(trained, name):
             yield f"{name}: mean over clients, weighted by samples"
         if most := max(m.get("clients_undefined", 0) for m in summaries):
             clients = "1 client" if most == 1 else f"{most:g} clients"  # a mean over seeds
             yield f"{name}: no value for {clients} ({summaries[0].get('undefined', '')})"
+
+
+def class_note(facts: Mapping[str, Any]) -> str:
+    """Which class a metric is of, or how classes are averaged; "" where it is about neither.
+
+    >>> class_note({"positive": {"class": "ja", "reason": "by its name"}})
+    "of class 'ja' (by its name)"
+    """
+    if positive := facts.get("positive"):
+        return f"of class {positive['class']!r} ({positive['reason']})"
+    words = {
+        "macro": "mean over classes, each counting once (macro)",
+        "weighted": "mean over classes, each counting by its samples (weighted)",
+    }
+    return words.get(facts.get("average", ""), "")
 
 
 def _goals(trained: Rows, goals: Goals) -> Iterator[str]:

@@ -14,8 +14,9 @@ from ..core.knobs import nearest
 from ..core.text import plural, shown
 from ..data.federation import Federation
 from ..host.baselines import trivial
+from ..host.lazy_federation import positive_of
 from ..host.metrics import Metric, in_use
-from ..host.scores import majority, summarise
+from ..host.scores import Scores, majority, summarise
 from ..task.losses import Loss
 from .captions import (
     DIVERGED,
@@ -33,31 +34,41 @@ from .captions import (
 from .format import count, goal, number, short_size, size
 from .targets import Goals
 
+MAJORITY = ("majority", "majority class")  # name and label of the trivial baseline of classes
+
 
 def baseline_row(
-    federation: Federation, loss: Loss, metrics: Sequence[Metric] = (), metric: str = ""
+    federation: Federation,
+    loss: Loss,
+    metrics: Sequence[Metric] = (),
+    metric: str = "",
+    positive: str = "",
 ) -> Row | None:
     """The trivial baseline as a row: each client gives one constant answer, its own.
 
     Its most frequent training class or, where targets are real numbers, the mean of its training
-    targets. None where neither has a meaning. `metrics` and `metric` are settings of the run.
+    targets. None where neither has a meaning. `metrics`, `metric` and `positive` are settings of
+    the run.
     """
-    used = in_use(metrics, metric, federation.classes, loss.name)
+    about = positive_of(federation, positive)
+    used = in_use(metrics, metric, federation.classes, loss.name, about)
     scores = trivial(federation, loss, used)
     if scores is None:
         return None
-    row = _constant_row(summarise(scores), list(scores.metrics))
-    if not federation.classes:
-        row |= {"method": "mean", "label": "training mean"}
-    return row
+    if federation.classes:
+        return untrained_row(*MAJORITY, scores)
+    return untrained_row("mean", "training mean", scores)
 
 
 def majority_row(federation: Federation) -> Row:
     """The trivial baseline of classes as a row, with accuracy and loss."""
-    return _constant_row(summarise(majority(federation)), [])
+    return untrained_row(*MAJORITY, majority(federation))
 
 
-def _constant_row(scores: dict[str, float], metrics: Sequence[str]) -> Row:
+def untrained_row(method: str, label: str, counted: Scores, seconds: float = 0.0) -> Row:
+    """A baseline as a row: it has figures, but no rounds, no seeds and no messages."""
+    scores = summarise(counted)
+    metrics = list(counted.metrics)
     figures = {
         name: {
             "mean": scores[name],
@@ -69,15 +80,15 @@ def _constant_row(scores: dict[str, float], metrics: Sequence[str]) -> Row:
     }
     more = {"metrics": {name: figures[name] for name in metrics}} if metrics else {}
     return {
-        "method": "majority",
-        "label": "majority class",
+        "method": method,
+        "label": label,
         "rounds": 0,
         "seeds": [],
         **{name: figures[name] for name in ("accuracy", "loss")},
         "bytes": {"up": 0, "down": 0},
         "values": {"up": 0, "down": 0},
         "gradients_per_client": 0,
-        "seconds": 0.0,
+        "seconds": seconds,
         "rejected": 0,
         **more,
     }

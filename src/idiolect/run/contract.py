@@ -10,7 +10,7 @@ import hashlib
 import json
 
 from ..host.host import HostSettings
-from ..host.metrics import in_use
+from ..host.metrics import PositiveClass, in_use
 from ..method import Method
 from ..methods.batchnorm import with_statistics
 from ..methods.wrapped import WithOptimizerState
@@ -20,11 +20,17 @@ from .settings import Settings, fixed_on_resume
 
 
 def build_contract(
-    method: Method, task: Task, settings: Settings, run: int, classes: int
+    method: Method,
+    task: Task,
+    settings: Settings,
+    run: int,
+    classes: int,
+    positive: PositiveClass | None,
 ) -> tuple[Contract, HostSettings]:
     """What server and hosts agree on for one seed of a run, and how a host works.
 
-    `task` is as the seed computes it, on a device that is not part of the contract.
+    `task` is as the seed computes it, on a device that is not part of the contract; `positive` is
+    the class of two that metrics are about.
     """
     optimizer = settings.client_optimizer
     fitted = None
@@ -34,7 +40,7 @@ def build_contract(
         method = WithOptimizerState(method, optimizer)
     method = with_statistics(method, task, settings.statistics)
     contract = Contract(method, task, settings.channel, run, settings_digest(settings))
-    metrics = in_use(settings.metrics, settings.metric, classes, task.criterion.name)
+    metrics = in_use(settings.metrics, settings.metric, classes, task.criterion.name, positive)
     return contract, HostSettings(
         batch=settings.batch,
         batching=settings.batching,

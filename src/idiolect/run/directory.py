@@ -9,6 +9,7 @@ not match is refused: see core/documents.py. Format 5 (`settings.json` has the n
     environment.json   starts, a list: versions, platform, threads, from which round
     metrics.csv        a row per seed and evaluated round
     clients.csv        a row per seed and client
+    reliability.csv    with the metric calibration_error: a row per seed, client and bin
     result.json        the summary that `--json` prints
     record.json        everything that `idiolect.load` gives back (see run/record.py)
     record.safetensors test accuracy of every client in every evaluated round

@@ -13,6 +13,7 @@ from ..channels import CHANNELS
 from ..channels.dense import Feedback
 from ..core.knobs import Knobs, idle_fields, with_role
 from ..engine.delays import DELAYS
+from ..host.metrics import Metric, in_use
 from ..methods import name_of
 from ..server.asynchronous import STALENESS
 from ..server.protocol import Contract
@@ -92,6 +93,12 @@ def _gives_mean(parts: RunParts, contract: Contract, messages: int) -> bool:
     return all(torch.allclose(one[name], other[name], rtol=1e-4) for name in one)
 
 
+def _counted(parts: RunParts) -> tuple[Metric, ...]:
+    """The metrics of a run."""
+    s, loss = parts.settings, parts.task.criterion.name
+    return in_use(s.metrics, s.metric, parts.federation.classes, loss, parts.positive)
+
+
 def _of_the_rest(parts: RunParts) -> Iterator[str]:
     s = parts.settings
     scaled = (parts.method.scaled(s.schedule.factors(r, s.rounds)) for r in range(s.rounds))
@@ -112,6 +119,11 @@ def _of_the_rest(parts: RunParts) -> Iterator[str]:
     if s.patience_metric and not s.validates:
         yield (
             f"patience_metric: {s.patience_metric!r} has no effect without patience or keep_best"
+        )
+    if s.positive and not any(m.of_positive for m in _counted(parts)):
+        yield (
+            f"positive: {s.positive!r} has no effect: no metric of this run is about one class "
+            "(f1, precision, recall, sensitivity, specificity and pr_auc are)"
         )
     if s.attack is not None and not s.malicious_among(parts.eligible):
         yield (

@@ -41,7 +41,7 @@ from .history import History
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .prepare import RunParts
-from .record import Record, SeedRecord, client_rows
+from .record import Record, SeedRecord, client_rows, reliability_rows
 from .result import Result
 from .round_log import Journal
 from .session import HostPlacement, Session, Start
@@ -191,7 +191,7 @@ class Runner:
         parts, s = self.parts, self.settings
         method, federation = parts.method, parts.federation
         criterion = parts.first_task.criterion
-        used = in_use(s.metrics, s.metric, federation.classes, criterion.name)
+        used = in_use(s.metrics, s.metric, federation.classes, criterion.name, parts.positive)
         notes = parts.notes()
         for note in notes.values():
             if note.get("warning"):
@@ -214,7 +214,7 @@ class Runner:
             environment=self.starts[-1],
             starts=self.starts,
             heard={"clients": parts.clients_heard, "of": parts.eligible},
-            metrics=described(used),
+            metrics=described(used, federation.classes),
             baseline=baseline,
         )
 
@@ -466,6 +466,7 @@ class SeedRun:
             held_out=torch.isin(everyone, people.held_out).tolist(),
             malicious=torch.isin(everyone, people.malicious).tolist(),
         )
+        record.reliability = reliability_rows(session.server.roster.ids, scores["test"])
         if record.history:
             record.by_client = self.journal.by_client()
         if self.settings.validates and record.history:

@@ -21,8 +21,8 @@ from ..core.tensors import warn_of_variable_bits
 from ..core.text import warn
 from ..data.federation import Federation
 from ..engine.delays import ConstantDelay, delays_text
-from ..host.lazy_federation import LazyFederation
-from ..host.metrics import check_metrics
+from ..host.lazy_federation import LazyFederation, positive_of
+from ..host.metrics import PositiveClass, check_metrics
 from ..method import Method
 from ..methods import batchnorm, equal_to, label_of, name_of
 from ..server.asynchronous import staleness_text
@@ -87,6 +87,11 @@ class RunParts:
     def clients_heard(self) -> int:
         """Clients heard per round."""
         return self.settings.sampled(self.eligible, self.method.traits.hears_all)
+
+    @cached_property
+    def positive(self) -> PositiveClass | None:
+        """The class of two that metrics are about; None where nothing tells which it is."""
+        return positive_of(self.federation, self.settings.positive)
 
     @property
     def concurrency(self) -> int:
@@ -217,9 +222,10 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
             "and the channel decodes their sum only"
         )
     _check_memory(parts)
+    _ = parts.positive  # refuses a class that there is not
     if not isinstance(federation, LazyFederation):  # else they were tried where the samples are
         check_model(parts.first_task, federation, s.batch, s.batching)
-        check_metrics(parts.first_task, federation, s.metrics, s.metric)
+        check_metrics(parts.first_task, federation, s.metrics, s.metric, parts.positive)
         malicious = People.of(federation, s, s.seed).malicious
         if s.attack is not None and s.attack.poisons and len(malicious):
             check_false_targets(parts.first_task, federation, s.attack, malicious, s.seed)

@@ -24,7 +24,8 @@ from ..core.files import (
 from ..core.knobs import SettingError
 from ..core.text import plural, shown
 from ..core.types import Id
-from ..host.scores import Scores
+from ..host.metrics.sample_means import CalibrationError
+from ..host.scores import Scores, wilson
 from ..report.format import number
 from ..report.targets import point
 from .directory import FORMAT
@@ -54,6 +55,8 @@ class SeedRecord:
         default_factory=dict
     )  # of the one global model, where there is one
     clients: list[dict[str, Any]] = field(default_factory=list)  # a row per client
+    reliability: list[dict[str, Any]] = field(default_factory=list)
+    # ^ with the metric calibration_error: a row per client and bin, see `reliability_rows`
     sent: dict[str, int] = field(
         default_factory=dict
     )  # bytes_up, bytes_down, values_up, values_down
@@ -117,6 +120,25 @@ def client_rows(
             columns[f"{split}_{name}"] = measured.each().tolist()
     columns |= counts
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def reliability_rows(ids: Sequence[Id], scores: Scores) -> list[dict[str, Any]]:
+    """The reliability curve of every client: a row per client and bin of the highest probability.
+
+    How often the prediction is right in a bin, with its 95 % interval (Wilson), beside the mean
+    probability that the model gave it. [] where the metric calibration_error was not counted.
+    """
+    measured = scores.metrics.get(CalibrationError.name)
+    if measured is None:
+        return []
+    rows = []
+    for client, row in zip(ids, measured.rows, strict=True):
+        for part in CalibrationError.curve(row):
+            samples = int(part["samples"])
+            low, high = wilson(part["accuracy"] * samples, samples)
+            interval = {"accuracy_low": low, "accuracy_high": high}
+            rows.append({"client": client, **part, "samples": samples, **interval})
+    return rows
 
 
 @dataclass
@@ -187,6 +209,10 @@ class Record:
         """One row per seed and client, for clients.csv."""
         return [{"seed": s.seed, **row} for s in self.seeds for row in s.clients]
 
+    def reliability_table(self) -> list[dict[str, Any]]:
+        """One row per seed, client and bin, for reliability.csv; see `reliability_rows`."""
+        return [{"seed": s.seed, **row} for s in self.seeds for row in s.reliability]
+
     def as_dict(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON: NaN and infinity become null."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "seeds"}
@@ -217,7 +243,7 @@ class Record:
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             seed_rows = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for at, seed in enumerate(seed_rows):
-                optional = {"best", "times", "counted", "messages"}
+                optional = {"best", "times", "counted", "messages", "reliability"}
                 expect_fields(seed, hints, optional, place=f"seeds[{at}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in seed_rows]})
             record.check()

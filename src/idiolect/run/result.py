@@ -21,6 +21,7 @@ from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
 from ..host.scores import COLLAPSE_LOSS
+from ..report.card import model_card
 from ..report.format import number
 from ..report.tables import results_table
 from ..server.roster import Roster
@@ -41,6 +42,7 @@ from .predict import (
 from .record import Record, SeedRecord, write_record
 from .round_log import Journal
 from .session import Session
+from .settings import Settings
 
 if TYPE_CHECKING:
     import pandas
@@ -117,8 +119,24 @@ class Result:
         return [s.final[split][key] for s in self.record.seeds]
 
     def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
-        """A data frame of "rounds" (a row per seed and evaluated round) or "clients"."""
-        return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
+        """A data frame: "rounds" (a row per seed and evaluated round), "clients" or "reliability".
+
+        The last has a row per seed, client and bin of the metric calibration_error.
+        """
+        tables = {"rounds": self.rounds_table, "clients": self.clients_table}
+        return frame(table, tables | {"reliability": self.record.reliability_table})
+
+    def card(self, path: str | Path | None = None, local: Result | None = None) -> str:
+        """The model card in Markdown, written to a file where one is given.
+
+        `local` is a result of Local on the same data: then the card says who gains over it.
+        """
+        if local is not None:
+            _check_local(self.record, local.record)
+        text = model_card(self, local, Settings().as_dict())
+        if path is not None:
+            write_atomic(Path(path), text.encode())
+        return text
 
     # -- models ----------------------------------------------------------------------------------
     def personal(
@@ -349,6 +367,8 @@ class Result:
         if self.rounds_table():
             write_csv(path / "metrics.csv", self.rounds_table())
         write_csv(path / "clients.csv", self.clients_table())
+        if reliability := self.record.reliability_table():
+            write_csv(path / "reliability.csv", reliability)
         write_json(path / "result.json", self.summary())
         write_record(record, path)
 
@@ -393,6 +413,14 @@ class Personalised(Result):
             "save: models of clients that came after training are written by "
             "result.export(folder); the run itself is saved by the result of its training"
         )
+
+
+def _check_local(record: Record, local: Record) -> None:
+    """Refuse a run that the clients of this one cannot be measured by."""
+    if local.method != "local":
+        raise SettingError(f"local must be a run of the method 'local', got {local.method!r}")
+    if local.data.get("sha256") != record.data.get("sha256"):
+        raise SettingError("local must be a run on the same data, got one on other data")
 
 
 def _id(roster: Roster, client: Id | None, position: int | None) -> Id:

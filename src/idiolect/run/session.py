@@ -123,7 +123,7 @@ class Session:
         if start is not None:
             task.begin_at(start.x0)
         self.contract, host_settings = build_contract(
-            parts.method, task, settings, run, federation.classes
+            parts.method, task, settings, run, federation.classes, parts.positive
         )
         method = self.contract.method
         roster = Roster()

@@ -20,7 +20,14 @@ from ..core.knobs import Knobs, OtherThan, SettingError, knob
 from ..engine.arrivals import NEXT
 from ..engine.carriers import ENGINES, EngineTraits, Place
 from ..engine.delays import DELAYS, Delays
-from ..host.metrics import METRICS, Metric, direction, metrics_text, parse_metrics
+from ..host.metrics import (
+    METRICS,
+    Metric,
+    direction,
+    metrics_text,
+    parse_metrics,
+    parse_positive,
+)
 from ..methods.batchnorm import CHOICES as STATISTICS
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
@@ -436,6 +443,19 @@ class Evaluation(Knobs):
         "the figure that a target is about and candidates are chosen by: accuracy, loss or one of "
         "the metrics; '' = accuracy, or the loss of a regression",
         roles=(COMPARISON, EVALUATION),
+    )
+    positive: str = knob(
+        "",
+        "of two classes, the label of the one that f1, precision, recall, sensitivity, "
+        "specificity and pr_auc are about; '' = known by its name (yes, ja, true, 1, ill, ...), "
+        "or the rarer one in training data",
+        parse=parse_positive,
+        write=str,
+        takes=(bool, int, float),
+        roles=(COMPARISON, EVALUATION),
+        refused_in={
+            "advise": "candidates are judged by accuracy or loss, which are of all classes"
+        },
     )
     target_value: float | None = knob(
         None,

@@ -76,6 +76,7 @@ class RunSettings(TypedDict, total=False):
         | Sequence[Metric | Callable[..., Any] | str]
     )
     metric: str
+    positive: str | bool | int | float
     target_value: float | str | None
     patience: int
     patience_metric: str

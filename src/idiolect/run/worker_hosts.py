@@ -26,7 +26,7 @@ from ..engine.retry import HostCalls
 from ..engine.rounds import Engine
 from ..host.baselines import trivial
 from ..host.host import Host
-from ..host.lazy_federation import LazyFederation
+from ..host.lazy_federation import LazyFederation, training_classes
 from ..host.metrics import in_use
 from ..host.remote_host import HostLike, RemoteHost
 from ..host.service import HostRecipe
@@ -170,7 +170,7 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
     task = plans[0].make_task(data)
     parts = [prepare(p.make_method(), task, data, p.make_settings()) for p in plans]
     s = parts[0].settings
-    used = in_use(s.metrics, s.metric, data.classes, task.criterion.name)
+    used = in_use(s.metrics, s.metric, data.classes, task.criterion.name, parts[0].positive)
     baseline = trivial(data, parts[0].first_task.criterion, used)
     return LazyFederation.of_data(
         data,
@@ -178,5 +178,6 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
         baseline=baseline,
         behaviour=parts[0].behaviour,
         target_scale=parts[0].target_scale,
+        training_classes=training_classes(data),
         load=load,
     )

@@ -18,7 +18,8 @@ from ..core.files import on_disk, private_folder, write_document
 from ..core.knobs import SettingError, build
 from ..core.text import PRINT_IT, plural, shown, warn
 from ..data.federation import Federation
-from ..host.metrics import direction
+from ..host.lazy_federation import positive_of
+from ..host.metrics import direction, in_use
 from ..host.scores import interval
 from ..method import Method
 from ..methods import label_of
@@ -31,13 +32,14 @@ from ..run.callbacks import Callback, Callbacks
 from ..run.identity import RunIdentity
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
-from ..run.prepare import check_stops, prepare, reported_loss
+from ..run.prepare import People, check_stops, prepare, reported_loss
 from ..run.record import Record, SeedRecord
 from ..run.result import Result, frame
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
 from ..task.task import Task
 from .folders import COMPARE, Reporter, RunSeries, begin_folder, read_comparison, refuse_taken
+from .trees import NOTE, tree_rows, wanted
 
 if TYPE_CHECKING:
     import pandas
@@ -55,6 +57,7 @@ def compare(
     directory: str | Path | None = None,
     baselines: bool = True,
     count: str = "bytes",
+    trees: bool | None = None,
     resume: bool | str = False,
     report: Reporter | None = None,
     progress: bool | None = None,
@@ -73,8 +76,10 @@ def compare(
     The settings `bytes` and `target_value` stop no run here: every summary says in
     `at_budget` and `to_target` what the method made of them (and `at_budget_values`,
     `to_target_values`: the same read as 32-bit words, the lp-proj paper's unit; `count` says which
-    of the two the table shows). With a directory, every run has a folder there, next to curves.csv
-    and curves.png.
+    of the two the table shows). `trees` adds gradient-boosted trees of each client alone and of all
+    data in one place (scikit-learn), which are not federated and stand last; by default for tables
+    for which they are quick to train. With a directory, every run has a folder there, next to
+    curves.csv and curves.png.
 
     >>> import idiolect as il
     >>> federation = il.data.load("synthetic", clients=4, samples=60)
@@ -93,6 +98,7 @@ def compare(
         "baselines": baselines,
         "count": count,
         "folders": [],
+        "trees": trees,
         "rounds": [plan.make_settings().rounds for plan in plans],
     }
     if path is not None:
@@ -104,9 +110,10 @@ def compare(
             begin_folder(path, COMPARE, description)
     first = plans[0].make_settings()
     loss = reported_loss(whole, federation, first)
-    trivial = baseline_row(federation, loss, first.metrics, first.metric)
+    trivial = baseline_row(federation, loss, first.metrics, first.metric, first.positive)
+    with_trees = _tree_rows(federation, whole, first, trees)
     title = f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}"
-    comparison = Comparison([], [], goals, trivial, title, skipped, note)
+    comparison = Comparison([], [], goals, trivial, title, skipped, note, with_trees)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     series = RunSeries(whole, federation, path, resume, report, progress, callbacks)
     shared = {name: value for name, value in common.items() if name not in GOALS}
@@ -136,6 +143,20 @@ def compare(
     if path is not None:
         comparison.write(path, description)
     return comparison
+
+
+def _tree_rows(
+    federation: Federation, task: Task, s: Settings, asked: bool | None
+) -> list[dict[str, Any]]:
+    """Trees of the clients that the figures are about; none by default where some are malicious."""
+    loss = task.criterion
+    if not wanted(federation, loss, asked) or (asked is None and s.malicious):
+        return []
+    positive = positive_of(federation, s.positive)
+    used = in_use(s.metrics, s.metric, federation.classes, loss.name, positive)
+    held_out = People.of(federation, s, s.seed).held_out
+    inside = [k for k in range(federation.clients) if k not in set(held_out.tolist())]
+    return tree_rows(federation.of(inside), loss, used)
 
 
 def _checked(
@@ -258,6 +279,7 @@ class Comparison:
         title: str = "",
         skipped: dict[str, str] | None = None,
         note: str = "",
+        trees: list[dict[str, Any]] | None = None,
     ):
         self.results = results
         self.labels = labels
@@ -265,6 +287,7 @@ class Comparison:
         self.majority = majority  # the trivial baseline; None where there is none
         self.title = title
         self.skipped = skipped or {}  # label of a row that could not be run -> why
+        self.trees = trees or []  # rows of trees, which are not federated; see `study.trees`
         self.note = note  # how the loss was chosen, where it was not given
 
     @property
@@ -295,12 +318,11 @@ class Comparison:
         return points
 
     def summary(self) -> list[dict[str, Any]]:
-        """What `--json` prints: the majority class, then the methods."""
+        """What `--json` prints: the majority class, the methods, and trees where there are any."""
         rows = self.rows()
-        if self.majority is None:
-            return plain(rows)
         goal_keys = {k: None for k in rows[0] if k.startswith(("at_budget", "to_target"))}
-        return plain([self.majority | goal_keys, *rows])
+        first = [] if self.majority is None else [self.majority | goal_keys]
+        return plain([*first, *rows, *(row | goal_keys for row in self.trees)])
 
     def rounds_table(self) -> list[dict[str, Any]]:
         """One row per method, seed and evaluated round."""
@@ -339,6 +361,8 @@ class Comparison:
             "majority": self.majority,
             "title": self.title,
         }
+        if self.trees:
+            content["tree_rows"] = self.trees
         if self.skipped:
             content["skipped"] = self.skipped
         if self.note:
@@ -356,6 +380,7 @@ class Comparison:
         table = results_table(rows, self.title or None, width, self.goals, read_also(also))
         lines = [f"{label} is left out: {reason}" for label, reason in self.skipped.items()]
         lines += [self.note] if self.note else []
+        lines += [NOTE] if self.trees else []
         notes = [table.caption, *(shown(line, LONG) for line in lines)]
         return replace(table, caption="\n".join(notes))
 

@@ -46,15 +46,17 @@ _COMPARISON = {
     "folders": list[str],
     "plans": list[dict[str, Any]],
     "rounds": list[int],
+    "trees": bool | None,
     # when it is finished
     "skipped": dict[str, str],
     "note": str,
     "labels": list[str],
     "goals": dict[str, Any],
     "majority": dict[str, Any] | None,
+    "tree_rows": list[dict[str, Any]],
     "title": str,
 }
-_MAY_MISS = {"baselines", "count", "plans", "rounds", "skipped", "note"}
+_MAY_MISS = {"baselines", "count", "plans", "rounds", "skipped", "note", "trees", "tree_rows"}
 _GOALS = {
     "budget": int,
     "target": float | None,
@@ -162,6 +164,8 @@ def read_comparison(directory: Path) -> dict[str, Any]:
             expect_fields(saved["goals"], _GOALS, {"metric", "higher"}, place="goals")
             if saved["majority"] is not None:
                 expect_fields(saved["majority"], _MAJORITY, {"metrics"}, place="majority")
+            for number, row in enumerate(saved.get("tree_rows", ())):
+                expect_fields(row, _MAJORITY, {"metrics"}, place=f"tree_rows[{number}]")
             if len(saved["labels"]) != len(saved["folders"]):
                 raise ValueError("labels and folders are not as many")
             Goals(**saved["goals"])

@@ -113,7 +113,7 @@ def _comparison(
     goals = Goals(**saved["goals"])
     if len(single) < len(results):
         raise SettingError(f"directory: cannot use {path / COMPARE}: a folder is a comparison")
-    more = (saved.get("skipped"), saved.get("note", ""))
+    more = (saved.get("skipped"), saved.get("note", ""), saved.get("tree_rows"))
     return Comparison(single, saved["labels"], goals, saved["majority"], saved["title"], *more)
 
 

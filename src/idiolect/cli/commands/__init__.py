@@ -56,6 +56,11 @@ COMMANDS = {
     "init": Command("init:init", "TABLE", "write a settings file for your own table"),
     "resume": Command("runs:resume", "RUN", "continue an interrupted run, exactly"),
     "show": Command("runs:show", "RUNS…", "the table of finished runs again"),
+    "card": Command(
+        "card:card",
+        "RUN [-o card.md]",
+        "the model card of a run: trained on what, how, and for whom it works",
+    ),
     "export": Command(
         "models:export", "RUN", "every client's personal model as safetensors; one as ONNX or pt2"
     ),

@@ -40,7 +40,11 @@ RUN_EXAMPLES = """For example:
   idiolect run ditto --data digits --clients 20 --rounds 50 --seeds 3
   idiolect run fedavg --data table --path visits.csv --client hospital --target outcome
   idiolect run --config idiolect.toml"""
-BASELINES = {"baselines": True, "count": "bytes"}  # what a comparison has unless flags say
+BASELINES = {
+    "baselines": True,
+    "count": "bytes",
+    "trees": None,
+}  # what a comparison has unless flags say
 
 
 def run(argv: list[str]) -> None:
@@ -127,7 +131,8 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
 
 
 def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
-    row = baseline_row(federation, reported_loss(task, federation, s), s.metrics, s.metric)
+    loss = reported_loss(task, federation, s)
+    row = baseline_row(federation, loss, s.metrics, s.metric, s.positive)
     return [] if row is None else [row]
 
 
@@ -143,6 +148,18 @@ class CompareOptions(Knobs):
     """What a comparison has beside the methods."""
 
     no_baselines: bool = knob(False, "leave out Local at equal compute")
+    trees: bool = knob(
+        False,
+        "add gradient-boosted trees of each client alone, and of all data in one place (not "
+        "federated); without this flag, for tables for which they are quick",
+    )
+    no_trees: bool = knob(False, "leave out the trees")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trees and self.no_trees:
+            raise SettingError("trees must be given without no_trees, got both")
+
     count: str = knob(
         "bytes",
         "what --bytes counts: bytes really sent, or values: 32-bit words as the lp-proj paper "
@@ -169,7 +186,8 @@ def compare(argv: list[str]) -> None:
     request = parser.request(argv)
     options, output = request.flags.options, request.flags.output
     plans = request.plans("compare")
-    saved = {"baselines": not options.no_baselines, "count": options.count}
+    trees = True if options.trees else False if options.no_trees else None
+    saved = {"baselines": not options.no_baselines, "count": options.count, "trees": trees}
     compare_plans(plans, saved, output.new_directory("compare"), output)
 
 
@@ -210,6 +228,7 @@ def train_plans(
             directory=directory,
             baselines=saved["baselines"],
             count=saved["count"],
+            trees=saved["trees"],
             resume=resume,
             report=meter,
             **plans[0].settings,

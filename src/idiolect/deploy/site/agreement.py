@@ -21,6 +21,7 @@ from ...core.types import Id
 from ...data.federation import Federation
 from ...data.splits import SPLITS
 from ...host.host import HostSettings
+from ...host.metrics import positive_class
 from ...run.contract import build_contract
 from ...run.model_check import behaviour_on
 from ...run.plan import Plan
@@ -50,6 +51,11 @@ class TableForm:
         if not self.features or len(set(self.features)) < len(self.features):
             raise ValueError("features must be one or more columns, each named once")
 
+    @property
+    def labels(self) -> tuple[bool | int | float | str, ...]:
+        """The labels of the classes, in their order."""
+        return tuple(self.classes)
+
 
 @dataclass(frozen=True)
 class ArrayForm:
@@ -64,6 +70,11 @@ class ArrayForm:
             case [str(), list() as shape] if all(type(n) is int and n >= 0 for n in shape):
                 return
         raise ValueError("inputs must be [dtype, shape]")
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """The labels of the classes: their numbers."""
+        return tuple(range(self.classes))
 
 
 def read_form(data: dict[str, Any]) -> TableForm | ArrayForm:
@@ -236,7 +247,13 @@ class Builder:
             task = plan.make_task(federation).under(numerics)
             behaviour_on(task, federation)
             contract, host_settings = build_contract(
-                method, task, settings, agreement.run, federation.classes
+                method,
+                task,
+                settings,
+                agreement.run,
+                federation.classes,
+                # by the labels alone: which class is rarer would differ between sites
+                positive_class(agreement.form.labels, settings.positive),
             )
             return contract, replace(host_settings, memory=int(self.machine.memory * 2**30))
 

@@ -23,15 +23,18 @@ from ...core.types import leaves, map_tree
 from ...data.federation import Federation
 from ...task.losses import Loss
 from ...task.task import Task
-from .builtin import ALWAYS, BUILT_IN
+from . import confusion, ranking, sample_means  # noqa: F401  they enter their metrics
+from .catalogue import ALWAYS, BUILT_IN
 from .custom import Absent, Own, usable
 from .metric import EvaluatedSamples, Metric, MetricCounts, Tally, TargetForm, plain
+from .positive import PositiveClass, parse_positive, positive_class
 
 __all__ = [
     "METRICS",
     "EvaluatedSamples",
     "Metric",
     "MetricCounts",
+    "PositiveClass",
     "Tally",
     "TargetForm",
     "check_metrics",
@@ -42,6 +45,8 @@ __all__ = [
     "is_distance",
     "metrics_text",
     "parse_metrics",
+    "parse_positive",
+    "positive_class",
 ]
 
 OWN = "own:"  # before the name of a function that is given as an object
@@ -143,19 +148,29 @@ def is_distance(loss: str) -> bool:
 
 
 def in_use(
-    metrics: Iterable[Metric], metric_name: str, classes: int, loss: str
+    metrics: Iterable[Metric],
+    metric_name: str,
+    classes: int,
+    loss: str,
+    positive: PositiveClass | None = None,
 ) -> tuple[Metric, ...]:
     """What a run counts beside accuracy and loss.
 
     That is what was asked for, with the metric `metric_name`; for a regression where nothing
-    was asked for, rmse and r2.
+    was asked for, rmse and r2. Metrics of one of two classes are about the `positive` one.
     """
     wanted = list(metrics)
     if not wanted and not classes and is_distance(loss):
         wanted = [METRICS.find("rmse"), METRICS.find("r2")]
     if metric_name and metric_name not in ALWAYS and metric_name not in [m.name for m in wanted]:
         wanted.append(_named(metric_name))
-    return tuple(m for m in wanted if m.counted)
+    of_positive = [m.name for m in wanted if m.of_positive]
+    if classes == 2 and positive is None and of_positive:
+        raise SettingError(
+            f"positive must name the class that {', '.join(of_positive)} is about: the labels do "
+            "not tell which of the two it is"
+        )
+    return tuple(m.about(positive) for m in wanted if m.counted)
 
 
 def direction(name: str, metrics: Iterable[Metric] = ()) -> bool:
@@ -180,12 +195,9 @@ def form_of(federation: Federation, loss: Loss) -> TargetForm:
     return TargetForm(federation.classes, many, not loss.of_probabilities, federation.special)
 
 
-def described(metrics: Iterable[Metric]) -> dict[str, dict[str, Any]]:
+def described(metrics: Iterable[Metric], classes: int) -> dict[str, dict[str, Any]]:
     """What a record says of its metrics."""
-    return {
-        m.name: {"higher_is_better": m.higher, "pooled_over": m.over, "undefined": m.undefined}
-        for m in metrics
-    }
+    return {m.name: m.facts(classes) for m in metrics}
 
 
 # -- against a task and its data, before a run -----------------------------------------------------
@@ -194,13 +206,17 @@ MOST = 64  # samples of each
 
 
 def check_metrics(
-    task: Task, federation: Federation, metrics: Sequence[Metric], metric_name: str
+    task: Task,
+    federation: Federation,
+    metrics: Sequence[Metric],
+    metric_name: str,
+    positive: PositiveClass | None = None,
 ) -> None:
     """Refuse, by name, a metric that these data or the model's outputs cannot have."""
     form = form_of(federation, task.criterion)
     if metric_name in ALWAYS and (reason := ALWAYS[metric_name].refusal(form)):
         raise SettingError(f"metric must fit these data, got {metric_name!r}: {reason}")
-    used = in_use(metrics, metric_name, federation.classes, task.criterion.name)
+    used = in_use(metrics, metric_name, federation.classes, task.criterion.name, positive)
     for metric in (*metrics, *used):
         if reason := metric.refusal(form):
             raise SettingError(f"metrics must fit these data, got {metric.name!r}: {reason}")

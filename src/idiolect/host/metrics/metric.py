@@ -7,9 +7,11 @@ depends on how clients are shared out among hosts, and no sample leaves a host.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,7 @@ from torch import Tensor
 from ...core.knobs import SettingError
 from ...core.types import Tree, leaves, map_tree
 from ...task.losses import logits
+from .positive import PositiveClass
 
 
 @dataclass(frozen=True)
@@ -114,11 +117,37 @@ class Metric:
     over: str = "samples"  # what "pooled" means: over samples, or "clients": a weighted mean
     undefined: str = "it gave no number"  # why a client may have no value
     counted: bool = True  # whether a host keeps figures for it
+    of_positive: bool = False  # whether it is about one of two classes, the positive one
+    positive: PositiveClass | None = None  # that class; None: class 1
 
     @classmethod
     def named(cls, name: str) -> Metric | None:
         """The metric of such a name, where names have numbers in them: top_3; None: another's."""
         return None
+
+    def about(self, positive: PositiveClass | None) -> Metric:
+        """The same metric, about this positive class where it is about one."""
+        if not self.of_positive or positive is None:
+            return self
+        bound = copy.copy(self)
+        bound.positive = positive
+        return bound
+
+    @property
+    def positive_index(self) -> int:
+        """The number of the positive class of two."""
+        return 1 if self.positive is None else self.positive.index
+
+    def facts(self, classes: int) -> dict[str, Any]:
+        """What a record says of it, for data of so many classes."""
+        facts: dict[str, Any] = {
+            "higher_is_better": self.higher,
+            "pooled_over": self.over,
+            "undefined": self.undefined,
+        }
+        if self.positive is not None:
+            facts["positive"] = {"class": self.positive.name, "reason": self.positive.reason}
+        return facts
 
     def refusal(self, form: TargetForm) -> str:
         """Why it makes no sense for such data; "" where it does."""

@@ -1,0 +1,165 @@
+"""Gradient-boosted trees as a yardstick for tables: what is reached without federated learning.
+
+scikit-learn's HistGradientBoosting with its default settings, on the training samples of each
+client alone, and of all clients together, which needs the data in one place. Their test figures
+stand beside those of the methods, and are never chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.knobs import SettingError
+from ..data.federation import Census, Federation
+from ..host.baselines import training_means
+from ..host.metrics import Metric, Tally, form_of, is_distance
+from ..host.metrics.custom import Own
+from ..host.scores import Scores
+from ..report.captions import Row
+from ..report.tables import untrained_row
+from ..task.losses import Loss
+
+TREES = "trees"
+ALONE, POOLED = "trees, each client alone", "trees, all data in one place"
+NOTE = (
+    "trees: scikit-learn's HistGradientBoosting with its default settings, on the same samples; "
+    "not federated: of each client alone, or of all clients together, which needs the data in one "
+    "place"
+)
+MOST_MODELS = 40  # boosted models, one per class, that a comparison trains without being asked
+MOST_NUMBERS = 3_000_000  # features of all training samples, for the same
+
+
+def refusal(federation: Federation, loss: Loss) -> str:
+    """Why there are no trees for these data; "" where there are."""
+    if isinstance(federation, Census):
+        return "the samples are not in this process"
+    inputs, targets = federation.inputs, federation.targets
+    if not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
+        return "they need a row of numbers per sample"
+    if not isinstance(targets, Tensor) or targets.dim() != 1:
+        return "they need one target per sample"
+    if not federation.classes and not is_distance(loss.name):
+        return f"the loss {loss.name!r} is not about the distance from real targets"
+    if federation.classes == 1:
+        return "all samples are of one class"
+    return ""
+
+
+def wanted(federation: Federation, loss: Loss, trees: bool | None) -> bool:
+    """Whether a comparison has them: as asked, or by default for tables where they are quick."""
+    reason = refusal(federation, loss)
+    if trees and reason:
+        raise SettingError(f"trees must be left out for these data, got True: {reason}")
+    if trees is not None:
+        return trees
+    quick = not reason and (
+        (federation.clients + 1) * _trees_per_step(federation) <= MOST_MODELS
+        and federation.inputs.shape[1] * int(federation.sizes("train").sum()) <= MOST_NUMBERS
+    )
+    return quick and federation.preparation is not None
+
+
+def tree_rows(federation: Federation, loss: Loss, metrics: Sequence[Metric] = ()) -> list[Row]:
+    """The two rows: trees of each client alone, and of all clients together.
+
+    `metrics` are those of the run; a function of the user's own is left out, as it is about outputs
+    of the model.
+
+    >>> x, y = np.random.default_rng(0).normal(size=(400, 2)), np.arange(400) % 2
+    >>> x[:, 0] += y
+    >>> data = Federation.from_arrays(x, y, np.arange(400) // 100)
+    >>> [row["label"] for row in tree_rows(data, Loss())]
+    ['trees, each client alone', 'trees, all data in one place']
+    """
+    everyone = torch.arange(federation.clients)
+    groups = {ALONE: everyone.split(1), POOLED: (everyone,)}
+    rows = []
+    for label, clients_of_models in groups.items():
+        began = time.perf_counter()
+        parts = [_answers(federation, clients) for clients in clients_of_models]
+        scores = _scores(federation, loss, torch.cat(parts), metrics)
+        rows.append(untrained_row(TREES, label, scores, time.perf_counter() - began))
+    return rows
+
+
+def _trees_per_step(federation: Federation) -> int:
+    return federation.classes if federation.classes > 2 else 1
+
+
+def _rows(federation: Federation, clients: Tensor, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of neighbouring clients, as arrays."""
+    offsets = federation.offsets[split]
+    low, high = int(offsets[int(clients[0])]), int(offsets[int(clients[-1]) + 1])
+    inputs, targets = federation.inputs, federation.targets
+    return inputs[low:high].cpu().double().numpy(), targets[low:high].cpu().numpy()
+
+
+def _answers(federation: Federation, clients: Tensor) -> Tensor:
+    """For the test samples of these clients, by a model of their training samples.
+
+    float64[n, classes] log-probabilities, or float64[n, 1] values.
+    """
+    x, y = _rows(federation, clients, "train")
+    inputs, _ = _rows(federation, clients, "test")
+    if federation.classes:
+        return _log_probabilities(x, y, inputs, federation.classes)
+    if len(np.unique(y)) < 2 or not len(inputs):
+        mean = training_means(federation)[int(clients[0])]
+        return torch.full((len(inputs), 1), float(mean), dtype=torch.float64)
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    model = HistGradientBoostingRegressor(random_state=0).fit(x, y)
+    return torch.from_numpy(model.predict(inputs)).double().unsqueeze(1)
+
+
+def _log_probabilities(x: np.ndarray, y: np.ndarray, inputs: np.ndarray, classes: int) -> Tensor:
+    """Smoothed by one sample per class, so that a class that was never seen is not impossible."""
+    counted = y >= 0  # -100 is no class
+    x, y = x[counted], y[counted]
+    labels = np.unique(y)
+    p = np.zeros((len(inputs), classes))
+    if len(labels) == 1:
+        p[:, labels[0]] = 1.0
+    elif len(labels) and len(inputs):
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        model = HistGradientBoostingClassifier(random_state=0).fit(x, y)
+        p[:, model.classes_] = model.predict_proba(inputs)
+    return torch.from_numpy((len(y) * p + 1) / (len(y) + classes)).log()
+
+
+def _scores(
+    federation: Federation, loss: Loss, answers: Tensor, metrics: Sequence[Metric]
+) -> Scores:
+    """The figures of these answers for the test samples of all clients."""
+    clients = torch.arange(federation.clients)
+    sizes = federation.sizes("test")
+    owner = clients.repeat_interleave(sizes)
+    targets = torch.from_numpy(_rows(federation, clients, "test")[1])
+    if federation.classes:
+        real = targets >= 0
+        losses = -answers.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1) * real
+        right = ((answers.argmax(1) == targets) & real).double()
+        sizes = torch.bincount(owner[real], minlength=len(clients))
+    else:
+        losses = loss.each(answers, targets.double()).double()
+        losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+        right = torch.full_like(losses, torch.nan)
+
+    def summed(terms: Tensor) -> Tensor:
+        return torch.zeros(len(clients), dtype=torch.float64).index_add_(0, owner, terms)
+
+    counted = [m for m in metrics if not isinstance(m, Own)]
+    scores = Scores(clients, summed(right), summed(losses), sizes, torch.zeros_like(clients))
+    if not counted:
+        return scores
+    tally = Tally(counted, form_of(federation, Loss()), len(clients), clients)
+    tally.add(owner, answers, targets)
+    return replace(scores, metrics=tally.measured(clients))
