@@ -7,6 +7,7 @@ from .core import streams
 from .core.allocator import keep_memory
 from .core.knobs import Knobs, SettingError, knob
 from .core.types import State
+from .data.check import Finding, TableCheck, check
 from .data.federation import Federation
 from .deploy.models import load_exported
 from .engine.delays import parse_delays

@@ -126,9 +126,7 @@ def test_groups_follow_their_rows_into_a_part_of_the_federation():
     some = federation.of([2, 0]).capped({"train": 20})
     assert len(some.groups) == some.samples
     whole = dict(zip(map(tuple, federation.inputs.tolist()), federation.groups, strict=True))
-    assert all(
-        whole[tuple(x)] == g for x, g in zip(some.inputs.tolist(), some.groups, strict=True)
-    )
+    assert all(whole[tuple(x)] == g for x, g in zip(some.inputs.tolist(), some.groups, strict=True))
 
 
 def test_arrays_and_data_sets_take_groups_and_times():

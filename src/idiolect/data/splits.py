@@ -91,7 +91,11 @@ def _draw_whole_units(
     A group with samples of several clients is on one side in all of them: such groups are drawn
     together, and each client's own groups by themselves.
     """
-    keys = np.stack([client, time], axis=1) if group is None else group
+    if group is not None:
+        keys = group
+    else:
+        assert time is not None
+        keys = np.stack([client, time], axis=1)
     _, unit = np.unique(keys, axis=0, return_inverse=True)
     unit = unit.reshape(-1)
     sizes = np.bincount(unit)

@@ -68,7 +68,8 @@ class CellRules:
         if not self.active:
             return frame, self
         self._refuse_unknown(frame)
-        columns, units = {}, {}
+        columns = {}
+        units: dict[str, str] = {}
         for name in frame.columns:
             codes = self._codes_of(name, every=name in names)
             column = _without_codes(frame[name], codes) if codes else frame[name]
@@ -121,6 +122,18 @@ class CellRules:
         values = {text: cell.value for text, cell in cells.items() if cell is not None}
         numbers = pd.to_numeric(column.astype(object).map(values), errors="coerce")
         return numbers, expected
+
+    def plain_numbers(self, column: pd.Series) -> pd.Series:
+        """A column of texts as numbers if all are, without units and limits; otherwise as it is."""
+        import pandas as pd
+
+        cells = {text: self.read(text) for text in column.dropna().unique()}
+        if any(cell is None or cell.limit or cell.unit for cell in cells.values()):
+            return column
+        values = {text: cell.value for text, cell in cells.items() if cell is not None}
+        numbers = pd.to_numeric(column.astype(object).map(values))
+        whole = bool((numbers % 1 == 0).all()) and all(map(_is_plain, cells))
+        return numbers.astype(np.int64) if whole and column.notna().all() else numbers
 
     def read(self, text: str) -> NumberCell | None:
         """A text as a number; None if it is none by these marks.

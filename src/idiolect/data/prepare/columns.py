@@ -122,12 +122,18 @@ def kind_of(column: pd.Series, name: str) -> str:
     )
 
 
+def text_form(texts: Sequence[str]) -> str:
+    """DATE where all texts are dates, otherwise CATEGORY."""
+    dates = all(map(_ISO_DATE.fullmatch, texts)) or all(map(_OTHER_DATE.fullmatch, texts))
+    return DATE if dates else CATEGORY
+
+
 def _kind_of_text(present: pd.Series, name: str) -> str:
     """CATEGORY or DATE; numbers that were read as text are refused, with the likely reason."""
     import pandas as pd
 
     texts = [str(value) for value in present.unique()]
-    if all(map(_ISO_DATE.fullmatch, texts)) or all(map(_OTHER_DATE.fullmatch, texts)):
+    if text_form(texts) == DATE:
         return DATE
     comma = next((text for text in texts if "," in text), None)
     if comma is not None and all(map(_WITH_COMMA.fullmatch, texts)):
@@ -189,7 +195,7 @@ def numbers(column: pd.Series, name: str) -> np.ndarray:  # -> float64[n]
 
 
 def date_order(column: pd.Series, name: str, order: str = "auto") -> str:
-    """How dates are written as text: "dmy", "mdy", or "" for 2026-01-31 and for dates that are none.
+    """How dates are written as text: "dmy", "mdy", or "" for 2026-01-31 and for what is no text.
 
     With "auto", dots mean that the day is first; with other marks, a number above 12 must show it.
 
@@ -433,6 +439,15 @@ def why_not(column: pd.Series, name: str, kind: str, train: np.ndarray, most: in
     return ""
 
 
+def name_words(name: str) -> list[str]:
+    """The words in the name of a column.
+
+    >>> name_words("PatientID"), name_words("zip_code")
+    (['patient', 'id'], ['zip', 'code'])
+    """
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+
 def _why_identifier(name: str, distinct: int, count: int, most: int) -> str:
     """Whether whole numbers or texts under this name are identifiers.
 
@@ -441,7 +456,7 @@ def _why_identifier(name: str, distinct: int, count: int, most: int) -> str:
     >>> _why_identifier("thyroid", 2, 900, most=50)
     ''
     """
-    words = [w.lower() for w in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+    words = name_words(name)
     by_word = bool(words) and (words[0] in ID_WORDS or words[-1] in ID_WORDS)
     by_ending = name.lower().endswith("id") and count >= FEW_ROWS
     if (by_word and distinct > most) or ((by_word or by_ending) and distinct == count):

@@ -76,8 +76,8 @@ def read_datasets(
         seed = options.get("seed", 0)
         names_of_splits = np.repeat(splits, sizes)
         group = options.get("group")
-        split = complete_split(names_of_splits, who, **shares, seed=seed, group=group)
-        options = options | {"split": split}
+        complete = complete_split(names_of_splits, who, **shares, seed=seed, group=group)
+        options = options | {"split": complete}
     if names and "class_names" not in options:
         options = options | {"class_names": names}
     return {

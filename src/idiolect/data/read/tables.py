@@ -1,7 +1,7 @@
 """Tables: one row per sample, one column of client ids.
 
-A data frame, or a CSV, Parquet or Excel file, becomes rows with a client and a split each (TableSamples);
-these are prepared (data/prepare) and become a federation.
+A data frame, or a CSV, Parquet or Excel file, becomes rows with a client and a split each
+(TableSamples); these are prepared (data/prepare) and become a federation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
@@ -217,6 +217,23 @@ def read_table(
     return replace(federation, class_names=labels, preparation=prepared)
 
 
+ONE_CLIENT = "(all rows)"  # the column of clients of a table that has one client
+
+
+def with_one_client(frame: pd.DataFrame, client_id: str) -> pd.DataFrame:
+    """A table without a column of clients, as that of one client."""
+    frame = frame.copy(deep=False)
+    frame.insert(0, ONE_CLIENT, client_id)
+    return frame
+
+
+def clean_cells(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
+    """A table with its cells read by the rules of these options."""
+    frame = read_frame(frame)
+    beside = [getattr(options, role) for role in ROLES if role != "target"]
+    return CellRules.of(options).clean(frame, [c for c in frame.columns if c not in beside])[0]
+
+
 def table_samples(
     table: Any, options: TableOptions, preparation: Preparation | None = None
 ) -> tuple[TableSamples, CellRules]:
@@ -390,6 +407,16 @@ def copies(frame: pd.DataFrame, options: TableOptions, across: bool) -> np.ndarr
 
     With `across`, the client may be another.
     """
+    _, first = np.unique(
+        cell_keys(frame[content(frame, options, across)]).sum(1), return_index=True
+    )
+    repeats = np.ones(len(frame), dtype=bool)
+    repeats[first] = False
+    return repeats
+
+
+def content(frame: pd.DataFrame, options: TableOptions, across: bool) -> list[str]:
+    """The columns that make two rows the same."""
     every = np.ones(len(frame), dtype=bool)
     roles = check_roles(frame, options)
     beside = {roles["client"]} if across else set()
@@ -400,7 +427,20 @@ def copies(frame: pd.DataFrame, options: TableOptions, across: bool) -> np.ndarr
         if name not in roles.values() and is_row_label(frame[name], name, every):
             continue
         names.append(name)
-    return frame[names].astype(str).duplicated().to_numpy()
+    return names
+
+
+def cell_keys(frame: pd.DataFrame) -> np.ndarray:  # -> uint64[n, columns]
+    """A number for each cell, by its text and its column: equal cells have equal ones."""
+    import pandas as pd
+
+    keys = [
+        pd.util.hash_array(
+            frame[name].astype(object).map(str).to_numpy(dtype=object), hash_key=f"{j:016d}"
+        )
+        for j, name in enumerate(frame.columns)
+    ]
+    return np.stack(keys, axis=1)
 
 
 def is_row_label(column: pd.Series, name: str, rows: np.ndarray) -> bool:
@@ -561,6 +601,13 @@ class TableFile(TableOptions):
             raise SettingError(f"path: {self.path!r} cannot be read: {e}") from None
 
 
+def file_alike(path: str, client: str, options: Mapping[str, Any]) -> TableFile:
+    """The reader of another file that is written as the one was that these options are of."""
+    names = ("separator", "encoding", "decimal", "thousands", "categories")
+    same = {name: options[name] for name in names if name in options}
+    return TableFile(path=path, client=client, **same)
+
+
 def _read_text(path: Path, options: TableFile) -> pd.DataFrame:
     import pandas as pd
 
@@ -583,10 +630,13 @@ def _read_text(path: Path, options: TableFile) -> pd.DataFrame:
             encoding=encoding,
             low_memory=False,
             skipinitialspace=True,
-            dtype=texts,
+            dtype=str if options.thousands else texts,  # pandas would read 31.12.2025 as a number
             decimal=options.decimal,
-            thousands=options.thousands or None,
         )
+        if options.thousands:
+            rules = CellRules.of(options)
+            numeric = [name for name in frame.columns if name not in texts]
+            frame = frame.assign(**{name: rules.plain_numbers(frame[name]) for name in numeric})
     except LookupError:
         raise SettingError(
             f"encoding must be one that Python knows, such as utf-8 or cp1252, got "
@@ -626,7 +676,7 @@ def _read_workbook(path: Path, options: TableFile) -> pd.DataFrame:
         sheets = book.sheet_names
         if len(sheets) > 1:
             note(f"{path.name}: the first sheet is read, {sheets[0]!r}, of {len(sheets)}")
-        texts = {name: str for name in options.categories}
+        texts = dict.fromkeys(options.categories, str)
         frame = book.parse(sheets[0], dtype=texts)
     return frame.set_axis([str(name) for name in frame.columns], axis=1)
 

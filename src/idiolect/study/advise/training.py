@@ -3,8 +3,8 @@
 Test data are cut off before anything else. Held out are either the federation's own validation
 samples, or folds: each client's training and validation samples in one random order, of which seed
 s holds out every fifth, another fifth under each seed. A client of n < 5 samples has n folds, and
-one of a single sample keeps it for training. Samples of one group (`Federation.groups`) are held out
-together, and folds are counted in groups.
+one of a single sample keeps it for training. Samples of one group (`Federation.groups`) are held
+out together, and folds are counted in groups.
 
 The held-out samples of each client fall into two halves, A and B. What is chosen (a step size) is
 chosen on one half and judged on the other, so that no sample judges what was chosen by it.
