@@ -195,7 +195,7 @@ class _Inspection:
         findings: list[Finding] = []
         texts = None
         if isinstance(options, TableFile):
-            options = _decodable(options, findings)
+            options = decodable(options, findings)
             table = options.frame()
             if options.path.lower().endswith(TEXTS):
                 texts = replace(options, categories=tuple(map(str, table.columns))).frame()
@@ -349,7 +349,9 @@ class _Inspection:
             column = self.frame[client]
             lacks = int(column.isna().sum())
             if lacks:
-                self.add("client missing", f"{lacks:,} rows have no client ({client!r}): fill it in")
+                self.add(
+                    "client missing", f"{lacks:,} rows have no client ({client!r}): fill it in"
+                )
             if pd_text(column) and not self.options.merge_names:
                 for names in similar_names(sorted(column.dropna().unique())):
                     text = f"{listed(names)} differ only in case or spaces: one client?"
@@ -606,7 +608,7 @@ class _Inspection:
 CELL_OPTIONS = ("decimal", "thousands", "missing_codes", "units", "limits", "categories")
 
 
-def _decodable(options: TableFile, findings: list[Finding]) -> TableFile:
+def decodable(options: TableFile, findings: list[Finding]) -> TableFile:
     """The options with an encoding that the file can be read in."""
     path = Path(options.path).expanduser()
     if not options.path.lower().endswith((".csv", ".tsv")) or not path.is_file():
