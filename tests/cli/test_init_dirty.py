@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -36,10 +37,10 @@ def said(capsys, command: str, code: int = 0) -> str:
 def test_a_repeated_patient_is_named_with_its_flag_and_the_flag_is_in_the_file(visits, capsys):
     write(visits)
     assert "--group patient" in said(capsys, "init visits.csv")
-    assert "group" not in tomllib.loads(open("idiolect.toml").read())["data"]
+    assert "group" not in tomllib.loads(Path("idiolect.toml").read_text())["data"]
     text = said(capsys, "init visits.csv --force --group patient")
     assert "300 rows of 100 groups" in text and "repeated" not in text
-    assert tomllib.loads(open("idiolect.toml").read())["data"]["group"] == "patient"
+    assert tomllib.loads(Path("idiolect.toml").read_text())["data"]["group"] == "patient"
     report = json.loads("{" + said(capsys, "init visits.csv --force --json").partition("{")[2])
     assert {"kind": "repeated", "column": "patient", "flag": "--group patient"}.items() <= (
         report["findings"][0].items()
@@ -58,10 +59,10 @@ def test_at_a_terminal_it_asks_whether_rows_belong_together(visits, capsys, monk
     monkeypatch.setattr("builtins.input", answer)
     said(capsys, "init visits.csv")
     assert questions == ["Do rows with the same 'patient' belong together? [y/n] "]
-    assert tomllib.loads(open("idiolect.toml").read())["data"]["group"] == "patient"
+    assert tomllib.loads(Path("idiolect.toml").read_text())["data"]["group"] == "patient"
     monkeypatch.setattr("builtins.input", lambda question: "n")
     said(capsys, "init visits.csv --force")
-    assert "group" not in tomllib.loads(open("idiolect.toml").read())["data"]
+    assert "group" not in tomllib.loads(Path("idiolect.toml").read_text())["data"]
 
 
 def test_encoding_and_decimal_marks_are_chosen_and_marked_in_the_file(visits, capsys):
@@ -72,7 +73,7 @@ def test_encoding_and_decimal_marks_are_chosen_and_marked_in_the_file(visits, ca
         encoding="cp1252",
     )
     said(capsys, "init visits.csv")
-    text = open("idiolect.toml").read()
+    text = Path("idiolect.toml").read_text()
     assert 'decimal = ","  # chosen by idiolect init: check it' in text
     assert 'encoding = "cp1252"  # chosen by idiolect init: check it' in text
 
@@ -103,4 +104,4 @@ def test_a_table_is_checked_without_writing_anything(visits, capsys, tmp_path):
         "repeated",
     ]
     said(capsys, f"init visits.csv {columns} --merge-names true --group patient")
-    assert tomllib.loads(open("idiolect.toml").read())["data"]["merge_names"] is True
+    assert tomllib.loads(Path("idiolect.toml").read_text())["data"]["merge_names"] is True

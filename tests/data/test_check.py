@@ -304,7 +304,7 @@ def test_an_encoding_that_does_not_fit_is_named(tmp_path):
     path = tmp_path / "visits.csv"
     path.write_bytes("site,ort,outcome\na,Köln,ja\n".encode("cp1252"))
     columns = {"path": str(path), "client": "site", "target": "outcome"}
-    with pytest.raises(SettingError, match="not written in utf-8.*--encoding cp1252"):
+    with pytest.raises(SettingError, match=r"not written in utf-8.*--encoding cp1252"):
         il.data.load("table", **columns)
     with pytest.raises(SettingError, match="encoding must be one that Python knows"):
         il.data.load("table", **columns, encoding="klingon")

@@ -465,7 +465,7 @@ class _Inspection:
         )
 
     def _categories(self, name: str) -> None:
-        codes, values = coded(self.frame[name])
+        _, values = coded(self.frame[name])
         count = len(values)
         if count <= self.options.max_categories:
             return

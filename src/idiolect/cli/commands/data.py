@@ -9,8 +9,8 @@ from ...core.columns import FittedTable, words
 from ...core.knobs import SettingError, describe
 from ...core.text import listed, shown
 from ...data import DATASETS, get, load, picture, table
-from ...data.download import OWN, SOURCES
 from ...data.check import check
+from ...data.download import OWN, SOURCES
 from ...data.federation import Federation
 from ...data.read.tables import SUFFIXES, TableFile
 from ...report.console import OUT, literal, say
