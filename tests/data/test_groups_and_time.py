@@ -50,6 +50,13 @@ def test_rows_of_a_patient_are_on_one_side_of_the_split_and_the_column_is_no_inp
     assert without.groups is None and len(without.groups_of("test")) == without.sizes("test").sum()
 
 
+def test_a_patient_that_is_there_again_is_said_where_no_group_is_named(capsys):
+    read(drop="day")
+    assert "--group patient keeps them on one side of the split" in capsys.readouterr().err
+    read(drop="day", group="patient")
+    assert "--group" not in capsys.readouterr().err
+
+
 def test_shares_are_met_as_nearly_as_whole_groups_allow():
     federation = read(group="patient", drop="day")
     assert federation.sizes("test").tolist() == [40, 40, 40]  # 10 of 50 patients of 4 rows

@@ -43,6 +43,7 @@ from .read.tables import (
     cell_keys,
     content,
     copies,
+    repeated_units,
     table_samples,
 )
 from .read.targets import read_target_column
@@ -53,10 +54,6 @@ if TYPE_CHECKING:
 WIDTH = 80
 SENTINELS = (-1, -9, -99, -999, -9999, 99, 999, 9999, 99999, 888, 8888, 777, 7777)
 CODE_WORDS = {"zip", "zipcode", "plz", "postal", "postcode", "postleitzahl", "code", "icd", "drg"}
-PERSON_WORDS = {
-    *("patient", "person", "subject", "participant", "individual", "user", "customer", "mrn"),
-    *("device", "machine", "sensor", "serial", "animal", "household", "id", "pid", "case"),
-}
 CERTAIN = 0.99  # accuracy or share of variance by one column that looks like a leak
 TEST_ROWS = 10  # of a client, below which its figures say little
 CLASS_ROWS = 10  # of a class, below which it cannot be learnt
@@ -405,7 +402,7 @@ class _Inspection:
         """Whether rows of one value may be of one person or device; said if they are."""
         if self.options.group or not self.options.client:
             return False
-        count = repeated_units(self.frame, name, kind, self.options)
+        count = repeated_units(self.frame, name, kind, self.options.client)
         if not count:
             return False
         self.add(
@@ -650,33 +647,6 @@ def sentinels(values: np.ndarray) -> list[float]:
         for code in codes
         if (code < 0 <= low and (code == -1 or code < low - spread / 2)) or code > high + spread / 2
     ]
-
-
-def repeated_units(
-    frame: pd.DataFrame, name: str, kind: str, options: TableOptions
-) -> int:  # -> values
-    """How many values a column of persons or devices has, if clients have several rows of each.
-
-    It is one by its name, or because every value is of one client and is there several times.
-    """
-    column, client = frame[name], frame[options.client]
-    if kind not in (NUMBER, CATEGORY):
-        return 0
-    present = column.notna()
-    if kind == NUMBER and not bool((column[present].astype(float) % 1 == 0).all()):
-        return 0
-    pairs = frame.loc[present, [options.client, name]].drop_duplicates()
-    distinct = int(column.nunique())
-    clients = int(client.nunique())
-    repeated = len(pairs) <= 0.9 * int(present.sum())
-    if distinct < 10 or distinct < 2 * clients or not repeated:
-        return 0
-    words = set(name_words(name))
-    nested = len(pairs) <= 1.05 * distinct and clients > 1
-    numbered = kind == CATEGORY or distinct > 50
-    if words & PERSON_WORDS or (nested and numbered):
-        return distinct
-    return 0
 
 
 def _beyond_chance(frame: pd.DataFrame, options: TableOptions, across: bool) -> bool:

@@ -34,6 +34,7 @@ from ..prepare.columns import (
     days,
     find,
     kind_of,
+    name_words,
     numbers,
     pd_text,
     read_frame,
@@ -202,6 +203,7 @@ def read_table(
         )
     if reason:
         note(reason)
+    _say_repeated(samples, options)
     say_clients(samples.ids, samples.client, options.client)
     clients = [samples.ids[k] for k in samples.client]
     federation = Federation.from_arrays(
@@ -434,12 +436,11 @@ def cell_keys(frame: pd.DataFrame) -> np.ndarray:  # -> uint64[n, columns]
     """A number for each cell, by its text and its column: equal cells have equal ones."""
     import pandas as pd
 
-    keys = [
-        pd.util.hash_array(
-            frame[name].astype(object).map(str).to_numpy(dtype=object), hash_key=f"{j:016d}"
-        )
-        for j, name in enumerate(frame.columns)
-    ]
+    keys = []
+    for j, name in enumerate(frame.columns):
+        codes, distinct = pd.factorize(frame[name].astype(object), use_na_sentinel=False)
+        texts = np.array([str(value) for value in distinct], dtype=object)
+        keys.append(pd.util.hash_array(texts, hash_key=f"{j:016d}")[codes])
     return np.stack(keys, axis=1)
 
 
@@ -490,6 +491,54 @@ def _moments(column: pd.Series, options: TableOptions) -> np.ndarray:
     if kind == NUMBER:
         return numbers(column, options.time)
     raise SettingError(f"time: column {options.time!r} must hold numbers or dates, got text")
+
+
+PERSON_WORDS = {
+    *("patient", "person", "subject", "participant", "individual", "user", "customer", "mrn"),
+    *("device", "machine", "sensor", "serial", "animal", "household", "id", "pid", "case"),
+}
+
+
+def repeated_units(frame: pd.DataFrame, name: str, kind: str, client: str) -> int:  # -> values
+    """How many values a column of persons or devices has, if clients have several rows of each.
+
+    It is one by its name, or because every value is of one client and is there several times.
+    """
+    column = frame[name]
+    present = column.notna()
+    if kind not in (NUMBER, CATEGORY):
+        return 0
+    if kind == NUMBER and not bool((column[present].astype(float) % 1 == 0).all()):
+        return 0
+    pairs = frame.loc[present, [client, name]].drop_duplicates()
+    distinct = int(column.nunique())
+    clients = int(frame[client].nunique())
+    is_repeated = len(pairs) <= 0.9 * int(present.sum())
+    if distinct < 10 or distinct < 2 * clients or not is_repeated:
+        return 0
+    is_nested = len(pairs) <= 1.05 * distinct and clients > 1
+    has_labels = kind == CATEGORY or distinct > 50
+    named = bool(PERSON_WORDS & set(name_words(name)))
+    return distinct if named or (is_nested and has_labels) else 0
+
+
+def _say_repeated(samples: TableSamples, options: TableOptions) -> None:
+    """A column that is called a patient or a device and repeats, where no group is named."""
+    if options.group or options.split:
+        return
+    roles = [getattr(options, role) for role in ROLES]
+    for name in samples.frame.columns:
+        if name in roles or not PERSON_WORDS & set(name_words(name)):
+            continue
+        try:
+            kind = kind_of(samples.frame[name], name)
+        except SettingError:  # a column that is dropped may hold anything
+            continue
+        if count := repeated_units(samples.frame, name, kind, options.client):
+            note(
+                f"column {name!r} has {count:,} values in {len(samples.frame):,} rows: if rows of "
+                f"one value belong together, --group {name} keeps them on one side of the split"
+            )
 
 
 def _say_groups(name: str, group: np.ndarray, client: np.ndarray) -> None:
