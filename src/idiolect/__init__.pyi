@@ -7,6 +7,7 @@ from .core import streams
 from .core.allocator import keep_memory
 from .core.knobs import Knobs, SettingError, knob
 from .core.types import State
+from .data.check import Finding, TableCheck, check
 from .data.federation import Federation
 from .deploy.models import load_exported
 from .engine.delays import parse_delays
@@ -75,6 +76,7 @@ __all__ = [
     "FedSim",
     "Federation",
     "Ffgg",
+    "Finding",
     "Finetune",
     "Here",
     "Interrupted",
@@ -105,11 +107,13 @@ __all__ = [
     "Start",
     "State",
     "Sweep",
+    "TableCheck",
     "Task",
     "Traits",
     "Tuned",
     "Wrapper",
     "advise",
+    "check",
     "compare",
     "data",
     "interval",

@@ -12,6 +12,8 @@ import threading
 import tomllib
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("flwr")
@@ -394,3 +396,23 @@ def test_real_sites_reach_what_one_process_reaches(federation, tmp_path, method)
     for mine, its in zip(rows, alone.clients_table(), strict=True):
         assert mine["client"] == its["client"]
         assert mine["test_loss"] == pytest.approx(its["test_loss"], rel=1e-4)
+
+
+def test_the_columns_of_a_deployment_are_those_that_load_takes(tmp_path, capsys):
+    n = 240
+    frame = pd.DataFrame({"age": np.arange(n) % 71, "pressure": 100.5 + np.arange(n) % 37})
+    frame["patient_id"] = 5000 + np.arange(n)
+    frame["device"] = [f"device {i // 4}" for i in range(n)]
+    frame["unit"] = "mmHg"
+    frame["sex"] = np.where(np.arange(n) % 3, "f", "m")
+    frame["outcome"] = np.where(np.arange(n) % 2, "yes", "no")
+    frame["hospital"] = np.repeat(["a", "b"], n // 2)
+    path = tmp_path / "like.csv"
+    frame.to_csv(path, index=False)
+    columns = {"client": "hospital", "target": "outcome", "group": "device"}
+    flags = [word for name, value in columns.items() for word in (f"--{name}", value)]
+    assert main(["deploy", "init", str(tmp_path / "fed"), "--like", str(path), *flags]) == 0
+    assert "'patient_id' (an identifier" in " ".join(capsys.readouterr().err.split())
+    loaded = il.data.load("table", path=str(path), **columns)
+    names = [column.name for column in loaded.preparation.columns]
+    assert Deployment.read(tmp_path / "fed").data["features"] == names == ["age", "pressure", "sex"]

@@ -49,6 +49,8 @@ class Federation:
     preparation: Preparation | None = None  # how raw rows of a table become inputs
     sequences: Sequences | None = None  # which inputs are padded, and how long each sample is
     special: tuple[int, ...] = ()  # classes that are no words: padding, unknown, begin, end
+    # int64[n]: samples of one number belong together (one patient), on one side of every split
+    groups: Tensor | None = None
 
     def __str__(self) -> str:
         from .describe import describe
@@ -110,6 +112,31 @@ the nearest is 13
     def sizes(self, split: str) -> Tensor:  # -> int64[N]
         """Samples per client."""
         return self.offsets[split].diff()
+
+    def groups_of(self, split: str) -> Tensor:  # -> int64[samples of the split]
+        """Which samples of a split belong together, in the order of `inputs`: a number for each.
+
+        Those of one number are of one patient, say, and no independent evidence. Without groups
+        every sample is its own.
+
+        >>> f = Federation.from_arrays(
+        ...     np.eye(4), [0, 1, 0, 1], list("aaaa"), group=["p", "q", "p", "q"], valid=0, test=0.5
+        ... )
+        >>> f.groups_of("train").tolist(), f.groups_of("test").tolist()
+        ([0, 0], [1, 1])
+        """
+        if split not in SPLITS:
+            raise nearest(split, SPLITS, "split")
+        low, high = int(self.offsets[split][0]), int(self.offsets[split][-1])
+        return torch.arange(low, high) if self.groups is None else self.groups[low:high]
+
+    def group_counts(self, split: str) -> Tensor:  # -> int64[N]
+        """How many groups each client has in a split: samples, where there are no groups."""
+        if self.groups is None:
+            return self.sizes(split)
+        owner = torch.arange(self.clients).repeat_interleave(self.sizes(split))
+        pairs = torch.stack([owner, self.groups_of(split)]).unique(dim=1)[0]
+        return torch.bincount(pairs, minlength=self.clients)
 
     def part(self, position: int, split: str) -> tuple[Tree, Tree]:
         """The data of the client at a position: (inputs, targets)."""
@@ -213,6 +240,7 @@ the nearest is 13
             inputs=map_tree(take, self.inputs),
             targets=map_tree(take, self.targets),
             sequences=self.sequences and self.sequences.of(index),
+            groups=None if self.groups is None else take(self.groups),
             offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )
@@ -321,6 +349,8 @@ the nearest is 13
           ("federated": by sums that clients send, counted in bytes), of each "client", or "none".
         - Text, booleans and categories become a feature of 0 or 1 per category, `max_categories`
           of a column at most. `dates`: "refuse", "drop" or "days" (since 1970-01-01).
+        - `group` names a column whose values (patients) stay on one side of every split; `time` a
+          column by which each client's last rows test. Neither is a feature.
         - `valid`, `test`, `seed`: as in `from_arrays`.
         - `preparation` and `class_names` of another federation read new data as those were read.
 
@@ -335,7 +365,8 @@ the nearest is 13
         """
         from .read.tables import TableOptions, read_table
 
-        columns = {"client": client, "target": target, "split": options.pop("split", None)}
+        columns = {"client": client, "target": target}
+        columns |= {role: options.pop(role, None) for role in ("split", "group", "time")}
         options |= {role: "" if column is None else str(column) for role, column in columns.items()}
         labels = None if class_names is None else tuple(class_names)
         settings = build(TableOptions, options, "from_frame")

@@ -9,15 +9,17 @@ from ...core.columns import FittedTable, words
 from ...core.knobs import SettingError, describe
 from ...core.text import listed, plural, shown
 from ...data import DATASETS, get, load, picture, table
+from ...data.check import check
 from ...data.download import OWN, SOURCES
 from ...data.federation import Federation
-from ...report.console import OUT, say
+from ...data.read.tables import SUFFIXES, TableFile
+from ...report.console import OUT, literal, say
 from ..options import Parser, run_action
 from ..output import emit
 
 
 def data(argv: list[str]) -> None:
-    """Data sets: list, get or show."""
+    """Data sets: list, get or show; check a table of your own."""
     flags_only = all(word.startswith("-") for word in argv) and not {"-h", "--help"} & set(argv)
     run_action("data", ACTIONS, ["list", *argv] if flags_only else argv, "data command")
 
@@ -86,6 +88,21 @@ def _show(argv: list[str]) -> None:
         say(f"picture: {picture(federation, parsed.picture)}")
 
 
+def _check(argv: list[str]) -> None:
+    """Everything in a table that needs a decision, and the flag that settles it."""
+    parser = Parser("data check", _check.__doc__, output=("json",))
+    parser.add_argument("table", help=f"your file: {', '.join(SUFFIXES)}")
+    parser.add_fields("data", TableFile, "how the table is read", {"path"})
+    parsed = parser.parse(argv)
+    options = parser.values(parsed, "data")
+    roles = [options.pop(role, None) for role in ("client", "target")]
+    report = check(parsed.table, *roles, **options)
+    lines = repr(report).splitlines()
+    if report.flags:
+        lines.append(f"All at once: {report.flags}")
+    emit(parsed.output.json, report.as_dict(), *map(literal, lines))
+
+
 def _table_facts(federation: Federation) -> dict[str, Any]:
     """What was made of the columns of a table, as plain data; {} for other data."""
     preparation = federation.preparation
@@ -151,4 +168,4 @@ def _list(argv: list[str]) -> None:
     emit(parsed.output.json, rows, FittedTable(columns, rows))
 
 
-ACTIONS = {"list": _list, "get": _get, "show": _show}
+ACTIONS = {"list": _list, "get": _get, "show": _show, "check": _check}

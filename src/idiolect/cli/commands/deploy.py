@@ -20,7 +20,13 @@ from ...core.knobs import Knobs, SettingError, build, kinds_of, knob
 from ...core.types import leaves
 from ...data import DATASETS
 from ...data.prepare.columns import coded
-from ...data.read.tables import TableFile
+from ...data.read.tables import (
+    ONE_CLIENT,
+    TableFile,
+    feature_columns,
+    table_samples,
+    with_one_client,
+)
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
 from ...report.console import say
@@ -53,9 +59,15 @@ class InitOptions(Knobs):
     loss: str = knob("", f"{', '.join(LOSSES)}; '' = chosen from the data")
     like: str = knob("", "a table with the columns of the sites'; no row is kept")
     target: str = knob("", "the column to predict")
-    features: str = knob("", "columns to predict from, with commas; '' = all")
+    features: str = knob(
+        "",
+        "columns to predict from, with commas; '' = all of --like but identifiers and constants",
+    )
     classes: str = knob("", "the classes of the target, with commas, or 'none'; '' = as in --like")
     drop: str = knob("", "columns of --like that are no features")
+    client: str = knob("", "column of --like that says whose row it is; never a feature")
+    group: str = knob("", "column of --like whose rows belong together (patients); no feature")
+    time: str = knob("", "column of --like with times; no feature")
     scale: str = knob(
         "client",
         "client: each site by its own means; federated: by those of all, from counts and sums",
@@ -108,14 +120,9 @@ def _form(options: InitOptions) -> dict[str, Any]:
     features = _words(options.features)
     classes = _classes(options.classes) if options.classes else None
     if options.like:
-        frame = TableFile(path=str(given_path(options.like, "like")), client="-").frame()
-        drop = {options.target, *_words(options.drop)}
-        for name in (options.target, *features):
-            if name not in frame.columns:
-                raise SettingError(f"column {name!r} is not in {options.like}")
-        features = features or [str(n) for n in frame.columns if n not in drop]
+        samples, features = _columns_like(options, features)
         if classes is None:
-            classes = _classes_of(frame[options.target].dropna())
+            classes = _classes_of(samples[options.target])
     if not features or classes is None:
         raise SettingError(
             "features: name them and the classes of the target (--features a,b --classes no,yes), "
@@ -123,6 +130,30 @@ def _form(options: InitOptions) -> dict[str, Any]:
         )
     form = {"kind": "table", "target": options.target, "features": features, "classes": classes}
     return {**form, "scale": options.scale}
+
+
+def _columns_like(options: InitOptions, features: list[str]) -> tuple[Any, list[str]]:
+    """The rows of --like, and its features: by the rules of every table."""
+    path = str(given_path(options.like, "like"))
+    reader = TableFile(
+        path=path,
+        client=options.client or ONE_CLIENT,
+        target=options.target,
+        group=options.group,
+        time=options.time,
+        features=tuple(features),
+        drop=tuple(_words(options.drop)),
+        dates="days" if features else "drop",
+    )
+    frame = reader.frame()
+    if not options.client:
+        frame = with_one_client(frame, "all")
+    samples, _ = table_samples(frame, reader)
+    kinds, dropped = feature_columns(samples, reader)
+    if dropped:
+        words = ", ".join(f"{name!r} ({why})" for name, why in dropped.items())
+        say(f"columns of {options.like} that are no features: {words}; --features keeps one")
+    return samples.frame, list(kinds)
 
 
 def _classes_of(column: Any) -> list[Any]:

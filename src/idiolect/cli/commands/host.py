@@ -12,7 +12,7 @@ from ...core.files import given_folder, given_path
 from ...core.knobs import Knobs, SettingError, build, knob
 from ...core.text import shown
 from ...data import DATASETS
-from ...data.read.tables import SUFFIXES, TableFile
+from ...data.read.tables import ROLES, SUFFIXES, TableFile, clean_cells, file_alike
 from ...deploy.models import SiteModels, export
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.data import SiteData
@@ -56,7 +56,8 @@ def _start(argv: list[str]) -> None:
     path = source if source.lower().endswith(SUFFIXES) else ""
     parser.add_argument("--config", help="[site], [data], [rules], [machine] in TOML; flags win")
     parser.add_argument(
-        "--data", help=f"your table (.csv, .tsv, .parquet), or a data set: {', '.join(DATASETS)}"
+        "--data",
+        help=f"your table ({', '.join(SUFFIXES)}), or a data set: {', '.join(DATASETS)}",
     )
     parser.add_fields("site", SiteOptions, "this site")
     parser.add_fields("rules", Rules, "what may leave")
@@ -156,7 +157,7 @@ def _export(argv: list[str]) -> None:
 def _predict(argv: list[str]) -> None:
     """What your own model says of the rows of a table."""
     parser = _reader("predict", _predict.__doc__)
-    parser.add_argument("table", help="the rows: .csv, .tsv or .parquet")
+    parser.add_argument("table", help=f"the rows: {', '.join(SUFFIXES)}")
     parser.add_argument("--client", help="whose model predicts all rows, if you have several")
     parser.add_argument("--run", help="an earlier run (default: the last)")
     parser.add_argument("-o", "--output", dest="file", help=CSV_FILE)
@@ -165,7 +166,9 @@ def _predict(argv: list[str]) -> None:
     models = _models(parsed)
     options = StateFolder(given_path(parsed.state, "state")).site().data.options
     column = options.get("client") or ""
-    frame = TableFile(path=parsed.table, client=column or "client").frame()
+    frame = file_alike(parsed.table, column or "client", options).frame()
+    roles = dict.fromkeys(ROLES, "")  # rows to predict need not have them
+    frame = clean_cells(frame, TableFile(**{**options, **roles, "client": column}))
     owners: Any
     if column in frame.columns and parsed.client is None and len(models.ids) > 1:
         owners = frame[column].tolist()

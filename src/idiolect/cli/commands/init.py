@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.documents import toml_text
 from ...core.files import given_path, write_atomic
-from ...core.knobs import SettingError, accepted, kinds_of, written
+from ...core.knobs import BOOLEANS, SettingError, accepted, kinds_of, written
 from ...core.text import listed, plural, shown
 from ...data import load
+from ...data.check import Finding, TableCheck, check, decodable, kind_or_none
 from ...data.federation import SPLITS, Federation
-from ...data.read.tables import TableFile
+from ...data.prepare.columns import DATE
+from ...data.read.tables import ROLES, SUFFIXES, TableFile, clean_cells
 from ...report.console import OUT, literal, say
 from ..options import Parser
 from ..output import emit
@@ -34,7 +37,7 @@ EXAMPLES = """For example:
 def init(argv: list[str]) -> None:
     """Write a settings file for a table."""
     parser = Parser("init", "", EXAMPLES, output=("json",))
-    parser.add_argument("table", help="your file: .csv, .tsv or .parquet, one row per sample")
+    parser.add_argument("table", help=f"your file: {', '.join(SUFFIXES)}, one row per sample")
     parser.add_argument(
         "-o",
         "--output",
@@ -49,10 +52,10 @@ def init(argv: list[str]) -> None:
     if target.exists() and not parsed.force:
         raise SettingError(f"output: {parsed.file!r} is there already; -o FILE, or --force")
     options = {**parser.values(parsed, "data"), "path": parsed.table}
-    notes = _complete(options)
+    report, notes = _complete(options, ask=sys.stdin.isatty() and not parsed.output.json)
     for note in notes:
         say(note)
-    federation = load("table", **options)
+    federation = _load(options, report)
     settings = sensible(federation)
     file = shlex.quote(parsed.file)
     write_atomic(target, document(options, settings, federation, notes, file).encode())
@@ -60,34 +63,95 @@ def init(argv: list[str]) -> None:
     facts = {"file": str(target), "data": options, "run": settings, "methods": list(METHODS)}
     emit(
         parsed.output.json,
-        {**facts, "notes": notes, "next": command},
+        {**facts, "notes": notes, "findings": report.as_dict()["findings"], "next": command},
         *map(literal, repr(federation).splitlines()),
     )
     if not parsed.output.json:
         OUT.print(literal(f"{target} is written. Next: {command}"), soft_wrap=True)
 
 
-def _complete(options: dict[str, Any]) -> list[str]:
-    """Fill in what the user did not say, in place; a line for each thing that was guessed."""
-    frame = TableFile(**options).frame()
+def _load(options: dict[str, Any], report: TableCheck) -> Federation:
+    """The federation; where the table cannot be read, all flags that would help at once."""
+    try:
+        return load("table", **options)
+    except SettingError as error:
+        columns = [f"--{role} {shlex.quote(options[role])}" for role in ("client", "target")]
+        command = " ".join(["idiolect init", shlex.quote(options["path"]), *columns, report.flags])
+        raise SettingError(f"{error}. All findings at once: {command}") from None
+
+
+def _complete(options: dict[str, Any], ask: bool) -> tuple[TableCheck, list[str]]:
+    """Fill in what the user did not say, in place; a line for each thing that was guessed.
+
+    The findings about the table are printed, also where a question ends the command.
+    """
+    findings: list[Finding] = []
+    reading = decodable(TableFile(**options), findings)
+    if findings:
+        options["encoding"] = reading.encoding
+    frame = reading.frame()
     frame.columns = [str(c) for c in frame.columns]
+    notes = [f"encoding: {f.text}; --encoding says otherwise" for f in findings]
+    try:
+        for role, guess, other in (
+            ("client", guess_client, "target"),
+            ("target", guess_target, "client"),
+        ):
+            if role not in options:
+                options[role], reason = guess(frame, options.get(other, ""))
+                notes.append(f"{role}: {options[role]!r} ({reason}); --{role} says otherwise")
+    except SettingError:
+        _say_report(_check(options))
+        raise
+    report = _check(options)
+    _say_report(report)
+    notes += _marks(report, options)
+    if ask:
+        notes += _ask_group(report, options)
+    return report, [*notes, *_gaps(options)]
+
+
+def _check(options: dict[str, Any]) -> TableCheck:
+    others = {name: value for name, value in options.items() if name not in ROLES[:2]}
+    path = others.pop("path")
+    return check(path, options.get("client"), options.get("target"), **others)
+
+
+def _say_report(report: TableCheck) -> None:
+    if report.findings:
+        for line in repr(report).splitlines():
+            say(line)
+    if report.flags:
+        say(f"All at once: {report.flags}")
+
+
+def _marks(report: TableCheck, options: dict[str, Any]) -> list[str]:
+    """How numbers are written, which a file shows in its numbers."""
     notes = []
-    for role, guess, other in (
-        ("client", guess_client, "target"),
-        ("target", guess_target, "client"),
-    ):
-        if role not in options:
-            options[role], reason = guess(frame, options.get(other, ""))
-            notes.append(f"{role}: {options[role]!r} ({reason}); --{role} says otherwise")
-    return [*notes, *_gaps(frame, options)]
+    for finding in report.findings:
+        if finding.kind in ("decimal", "thousands") and finding.option not in options:
+            options[finding.option] = finding.value
+            notes.append(f"{finding.option}: {finding.value!r}; --{finding.option} says otherwise")
+    return notes
 
 
-def _gaps(frame: pd.DataFrame, options: dict[str, Any]) -> list[str]:
+def _ask_group(report: TableCheck, options: dict[str, Any]) -> list[str]:
+    """Whether rows of one value belong together: only who knows the table can say."""
+    for finding in report.findings:
+        if finding.kind != "repeated" or "group" in options:
+            continue
+        question = f"Do rows with the same {shown(finding.column)!r} belong together? [y/n] "
+        if input(question).strip().lower() in ("y", "yes"):
+            options["group"] = finding.column
+            return [f"group: {finding.column!r}, as you said"]
+    return []
+
+
+def _gaps(options: dict[str, Any]) -> list[str]:
     """What is done about missing values and dates, which would be refused otherwise."""
-    from ...data.prepare.columns import DATE, kind_of
-
     reading = TableFile(**options)
-    roles = (reading.client, reading.target, reading.split)
+    frame = clean_cells(reading.frame(), reading)
+    roles = [getattr(reading, role) for role in ROLES]
     names = [c for c in reading.features or frame.columns if c not in (*roles, *reading.drop)]
     names = [c for c in names if c in frame.columns]
     notes = []
@@ -99,9 +163,10 @@ def _gaps(frame: pd.DataFrame, options: dict[str, Any]) -> list[str]:
         notes.append(
             f"missing: {plural(sum(lacking.values()), 'value')} in "
             f"{plural(len(lacking), 'column')} ({lacking[worst]:,} in {worst!r}); "
-            "they are filled in with the mean of the training rows; --missing says otherwise"
+            "they are filled in with the mean of the training rows, missing text is a category of "
+            "its own; --missing says otherwise"
         )
-    dates = [c for c in names if kind_of(frame[c], c) == DATE]
+    dates = [c for c in names if kind_or_none(frame[c], c) == DATE]
     if dates and "dates" not in options:
         options["dates"] = "drop"
         notes.append(f"dates: {', '.join(dates)} dropped; --dates days makes numbers of them")
@@ -188,6 +253,8 @@ def _option(f: dataclasses.Field, options: dict[str, Any], guessed: bool) -> lis
     value = options[f.name] if is_chosen else written(f, f.default)
     if is_chosen and kinds[f.name] in (int, float) and isinstance(value, str):
         value = kinds[f.name](value)
+    if kinds[f.name] is bool and isinstance(value, str):
+        value = BOOLEANS[value.lower()]
     line = f"{f.name} = {toml_text(value)}"
     if guessed:
         line += "  # chosen by idiolect init: check it"

@@ -14,7 +14,8 @@ from ...core.files import given_folder, given_path, write_atomic
 from ...core.knobs import Knobs, SettingError, knob, nearest
 from ...core.text import csv_cell, plural, shown
 from ...data.federation import Federation
-from ...data.read.tables import TableFile
+from ...data.read.ids import name_form
+from ...data.read.tables import SUFFIXES, TableFile, file_alike
 from ...report.console import say
 from ...report.tables import results_table
 from ...run.predict import Prediction, labels_of
@@ -73,7 +74,7 @@ def predict(argv: list[str]) -> None:
         "predict",
         "For example:\n  idiolect predict runs/mine --client hospital-3 --data rows.csv -o out.csv",
     )
-    parser.add_argument("--data", required=True, help="the rows: .csv, .tsv or .parquet")
+    parser.add_argument("--data", required=True, help=f"the rows: {', '.join(SUFFIXES)}")
     parser.add_argument("--client", help="the client whose model predicts all rows")
     parser.add_argument(
         "--client-column",
@@ -96,9 +97,12 @@ def predict(argv: list[str]) -> None:
         raise SettingError("client: name one client or a column of clients, not both")
     file = csv_path(parsed.file, parsed.data)
     result = _result(parsed, "predict with")
-    column = parsed.client_column or _table_options(result).get("client", "client")
-    frame = TableFile(path=parsed.data, client=column).frame()
+    options = _table_options(result)
+    column = parsed.client_column or options.get("client", "client")
+    frame = file_alike(parsed.data, column, _cell_options(result) | options).frame()
     owners = _owners(parsed, frame, column)
+    if TableFile(**options).merge_names and isinstance(owners, list):
+        owners = _spelled_as_trained(owners, result)
     rows = _named_rows(frame, parsed.id_column, column, result)
     rows = rows.drop(columns=[column]) if column in rows.columns else rows
     prediction = result.predict(
@@ -109,6 +113,21 @@ def predict(argv: list[str]) -> None:
         allow_collapsed=parsed.allow_collapsed,
     )
     show_prediction(prediction, owners, column, file, parsed.output.json)
+
+
+def _cell_options(result: Result) -> dict[str, Any]:
+    """How numbers were written in the training table, of the command line or not."""
+    if result.preparation is None:
+        return {}
+    cells = result.preparation.cells
+    return {name: getattr(cells, name) for name in ("decimal", "thousands", "categories")}
+
+
+def _spelled_as_trained(owners: list[Any], result: Result) -> list[Any]:
+    """Client ids as the training table has them: other spellings of a name were one client."""
+    clients = result.preparation.clients if result.preparation is not None else ()
+    spelling = {name_form(client_id): client_id for client_id in clients}
+    return [spelling.get(name_form(owner), owner) for owner in owners]
 
 
 def csv_path(text: str | None, rows: str) -> Path | None:
@@ -237,7 +256,7 @@ def _cell(value: Any) -> Any:
 def personalise(argv: list[str]) -> None:
     """Models of their own for clients that come after training."""
     parser = _parser("personalise")
-    parser.add_argument("--data", required=True, help="their rows: .csv, .tsv or .parquet")
+    parser.add_argument("--data", required=True, help=f"their rows: {', '.join(SUFFIXES)}")
     parser.add_argument("--client", help="column of client ids (default: as in the training table)")
     parser.add_argument("--target", help="column to predict (default: as in the training table)")
     parser.add_argument(
@@ -286,14 +305,17 @@ def _newcomers(parsed: Any, result: Result, options: dict[str, Any]) -> Federati
     reading = TableFile(**{**options, "path": parsed.data})
     how = {
         name: getattr(reading, name)
-        for name in ("client", "target", "split", "kind", "valid", "test", "seed")
+        for name in (
+            *("client", "target", "split", "kind", "valid", "test", "seed", "group", "time"),
+            *("merge_names", "duplicates"),
+        )
     }
     return Federation.from_frame(
         reading.frame(),
         name=Path(parsed.data).stem,
         preparation=result.preparation,
         class_names=labels_of(result.record.data) or None,
-        **{**how, "split": how["split"] or None},
+        **how,
     )
 
 

@@ -26,7 +26,8 @@ CATEGORY = "category"
 DATE = "date"
 
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
-_OTHER_DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1(\d{2}|\d{4})( .*)?")
+_OTHER_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})( .*)?")
+DATE_ORDERS = ("auto", "dmy", "mdy")
 _WITH_COMMA = re.compile(r"\s*[+-]?[\d.]*\d(,\d+)?\s*")
 
 
@@ -121,29 +122,62 @@ def kind_of(column: pd.Series, name: str) -> str:
     )
 
 
+def text_form(texts: Sequence[str]) -> str:
+    """DATE where all texts are dates, otherwise CATEGORY."""
+    dates = all(map(_ISO_DATE.fullmatch, texts)) or all(map(_OTHER_DATE.fullmatch, texts))
+    return DATE if dates else CATEGORY
+
+
 def _kind_of_text(present: pd.Series, name: str) -> str:
     """CATEGORY or DATE; numbers that were read as text are refused, with the likely reason."""
     import pandas as pd
 
     texts = [str(value) for value in present.unique()]
-    if all(map(_ISO_DATE.fullmatch, texts)) or all(map(_OTHER_DATE.fullmatch, texts)):
+    if text_form(texts) == DATE:
         return DATE
     comma = next((text for text in texts if "," in text), None)
     if comma is not None and all(map(_WITH_COMMA.fullmatch, texts)):
         raise SettingError(
-            f"column {name!r} holds numbers with a comma, such as {comma!r}; write them with a "
-            "decimal point (pandas.read_csv(..., decimal=',') reads them, for from_frame)"
+            f"column {name!r} holds numbers with a comma, such as {comma!r}; say what it is: "
+            "--decimal , (and --thousands . if 1.234,5 has one), or --thousands ,"
         )
+    _refuse_marked_numbers(texts, name)
     values = pd.to_numeric(pd.Series(texts), errors="coerce").to_numpy()
     odd = {text for text, value in zip(texts, values, strict=True) if np.isnan(value)}
     rows = int(present.isin(odd).sum())
     if odd and len(texts) - len(odd) > 10 and rows <= 0.1 * len(present):
         raise SettingError(
             f"column {name!r} holds numbers and, in {rows:,} rows, text such as "
-            f"{min(odd)!r}; leave these cells empty if they are missing values, correct them, or "
-            f"leave the column out: {option('drop', name)}"
+            f"{min(odd)!r}; if that is a missing value: "
+            f"{option('missing_codes', f'{name}={min(odd)}')}; otherwise correct it, or leave the "
+            f"column out: {option('drop', name)}"
         )
     return CATEGORY
+
+
+MARKED = 3  # distinct numbers with one unit that are taken for measurements
+
+
+def _refuse_marked_numbers(texts: list[str], name: str) -> None:
+    """Refuse measurements with a unit ('12 mg') or a limit ('<7') that would become categories."""
+    from .cells import CellRules
+
+    cells = [CellRules().read(text) for text in texts]
+    present = [cell for cell in cells if cell is not None]
+    if len(present) < len(cells) or len({cell.value for cell in present}) < MARKED:
+        return
+    units = {cell.unit for cell in present}
+    example = next((t for t, c in zip(texts, present, strict=True) if c.limit or c.unit), "")
+    if any(cell.limit for cell in present) and len(units) == 1:
+        raise SettingError(
+            f"column {name!r} holds numbers with a limit, such as {example!r}; take the limit for "
+            f"the value: --limits value, or leave the column out: --drop {name}"
+        )
+    if len(units) == 1 and any(units):
+        raise SettingError(
+            f"column {name!r} holds numbers with a unit, such as {example!r}; leave the unit out: "
+            f"--units strip, or take them for categories: --categories {name}"
+        )
 
 
 def numbers(column: pd.Series, name: str) -> np.ndarray:  # -> float64[n]
@@ -161,12 +195,66 @@ def numbers(column: pd.Series, name: str) -> np.ndarray:  # -> float64[n]
     return values
 
 
-def days(column: pd.Series, name: str) -> np.ndarray:  # -> float64[n]
-    """Dates as days since 1970-01-01; NaN where a date is missing."""
+def date_order(column: pd.Series, name: str, order: str = "auto") -> str:
+    """How dates are written as text: "dmy", "mdy", or "" for 2026-01-31 and for what is no text.
+
+    With "auto", dots mean that the day is first; with other marks, a number above 12 must show it.
+
+    >>> import pandas as pd
+    >>> date_order(pd.Series(["31.01.2026"]), "visit"), date_order(pd.Series(["1/31/26"]), "visit")
+    ('dmy', 'mdy')
+    """
+    if kind_of(column, name) != DATE or not pd_text(column):
+        return ""
+    parts = [_OTHER_DATE.fullmatch(str(text)) for text in column.dropna().unique()]
+    matches = [match for match in parts if match is not None]
+    if not matches:
+        return ""
+    day_first = any(int(match[1]) > 12 for match in matches)
+    month_first = any(int(match[3]) > 12 for match in matches)
+    shows = {(True, False): "dmy", (False, True): "mdy"}.get((day_first, month_first), "")
+    dots = all(match[2] == "." for match in matches)
+    if order == "auto":
+        order = shows or ("dmy" if dots and not month_first else "")
+    if not order or (shows and order != shows) or (day_first and month_first):
+        example = matches[0][0]
+        raise SettingError(
+            f"column {name!r} holds dates such as {example!r}, of which the order of day and month "
+            f"must be clear; say it: --date-order dmy or mdy, or leave it out: --drop {name}"
+        )
+    return order
+
+
+def pd_text(column: pd.Series) -> bool:
+    """Whether a column holds text."""
+    import pandas as pd
+
+    return pd.api.types.infer_dtype(column, skipna=True) == "string"
+
+
+def _as_iso(text: Any, order: str) -> Any:
+    """A date with the day or the month first as 2026-01-31; others stay."""
+    match = _OTHER_DATE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return text
+    day, month = (match[1], match[3]) if order == "dmy" else (match[3], match[1])
+    year = match[4] if len(match[4]) == 4 else f"{'19' if int(match[4]) >= 69 else '20'}{match[4]}"
+    return f"{year}-{int(month):02d}-{int(day):02d}{match[5] or ''}"
+
+
+def days(column: pd.Series, name: str, order: str = "") -> np.ndarray:  # -> float64[n]
+    """Dates as days since 1970-01-01; NaN where a date is missing. `order` as `date_order` has it.
+
+    >>> import pandas as pd
+    >>> days(pd.Series(["02.01.1970", None]), "visit", "dmy").tolist()
+    [1.0, nan]
+    """
     import pandas as pd
 
     if isinstance(column.dtype, pd.PeriodDtype):
         column = column.dt.to_timestamp()
+    if order:
+        column = column.map(lambda text: _as_iso(text, order), na_action="ignore")
     try:
         if not pd.api.types.is_datetime64_any_dtype(column.dtype):
             column = pd.to_datetime(column, format="ISO8601", utc=True)
@@ -174,7 +262,7 @@ def days(column: pd.Series, name: str) -> np.ndarray:  # -> float64[n]
     except (TypeError, ValueError):
         raise SettingError(
             f"column {name!r} holds dates that can be read in more than one way, or not at all; "
-            "write them as 2026-01-31"
+            "write them as 2026-01-31, or say the order of day and month: --date-order dmy or mdy"
         ) from None
     return ((moments - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
 
@@ -290,16 +378,18 @@ def choose(
     keep: bool,
     dates: str,
     most: int,
+    codes: Collection[str] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(features, dropped): the kind of each feature, and why a column is none.
 
     Only training rows (`train`, bool[n]) decide. `keep`: the user named these columns, and none is
     dropped. `most`: distinct values beyond which a column called "..._id" is an identifier.
+    `codes`: the columns that the user calls categories.
     """
     kinds = {}
     dropped = {}
     for name in names:
-        kind = kind_of(frame[name], name)
+        kind = CATEGORY if name in codes else kind_of(frame[name], name)
         if kind == DATE:
             if dates == "refuse":
                 raise SettingError(
@@ -309,7 +399,7 @@ def choose(
             if dates == "drop":
                 dropped[name] = "dates"
                 continue
-        reason = "" if keep else _why_not(frame[name], name, kind, train, most)
+        reason = "" if keep or name in codes else why_not(frame[name], name, kind, train, most)
         if reason:
             dropped[name] = reason
         else:
@@ -320,7 +410,7 @@ def choose(
     return kinds, dropped
 
 
-def _why_not(column: pd.Series, name: str, kind: str, train: np.ndarray, most: int) -> str:
+def why_not(column: pd.Series, name: str, kind: str, train: np.ndarray, most: int) -> str:
     """Why a column is no feature; "" if it is one."""
     rows = np.flatnonzero(train)
     if kind == NUMBER:
@@ -350,6 +440,15 @@ def _why_not(column: pd.Series, name: str, kind: str, train: np.ndarray, most: i
     return ""
 
 
+def name_words(name: str) -> list[str]:
+    """The words in the name of a column.
+
+    >>> name_words("PatientID"), name_words("zip_code")
+    (['patient', 'id'], ['zip', 'code'])
+    """
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+
 def _why_identifier(name: str, distinct: int, count: int, most: int) -> str:
     """Whether whole numbers or texts under this name are identifiers.
 
@@ -358,7 +457,7 @@ def _why_identifier(name: str, distinct: int, count: int, most: int) -> str:
     >>> _why_identifier("thyroid", 2, 900, most=50)
     ''
     """
-    words = [w.lower() for w in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+    words = name_words(name)
     by_word = bool(words) and (words[0] in ID_WORDS or words[-1] in ID_WORDS)
     by_ending = name.lower().endswith("id") and count >= FEW_ROWS
     if (by_word and distinct > most) or ((by_word or by_ending) and distinct == count):

@@ -27,7 +27,7 @@ from ...core.documents import decode, encode
 from ...core.knobs import SettingError
 from .columns import CATEGORY, NUMBER, coded, in_order, kind_of, numbers
 from .fit import bytes_of_statistics, spread_of
-from .preparation import Preparation, TableColumn, length_of
+from .preparation import FILLS, Preparation, TableColumn, length_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,6 +138,7 @@ def combine(
                 raise SettingError(
                     f"column {name!r} holds text at one place and numbers at another"
                 )
+            flag = (flag or fill in FILLS) and any(one.missing for one in every)
             columns.append(TableColumn(name, CATEGORY, tuple(sorted(distinct)), flag))
             continue
         count = sum(one.count for one in every if isinstance(one, NumberSums))

@@ -17,9 +17,10 @@ import numpy as np
 
 from ...core.knobs import SettingError
 from ...core.text import listed, note, option, plural
-from ..read.ids import ClientId
-from .columns import CATEGORY
-from .preparation import Preparation, TableColumn, bytes_of_categories, categories_of
+from ..read.ids import ClientId, similar_names
+from .cells import CellRules
+from .columns import CATEGORY, DATE, date_order
+from .preparation import FILLS, Preparation, TableColumn, bytes_of_categories, categories_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,7 @@ class TableSamples:
     ids: tuple[ClientId, ...]
     client: np.ndarray  # int64[n], positions in `ids`
     part: np.ndarray  # int64[n]: 0, 1 and 2 stand for train, valid and test
+    group: np.ndarray | None = None  # int64[n]: samples of one number belong together
 
     @property
     def train(self) -> np.ndarray:
@@ -45,7 +47,8 @@ class TableSamples:
     def only(self, rows: np.ndarray) -> TableSamples:
         present, client = np.unique(self.client[rows], return_inverse=True)
         ids = tuple(self.ids[k] for k in present)
-        return TableSamples(self.frame[rows], ids, client, self.part[rows])
+        group = None if self.group is None else self.group[rows]
+        return TableSamples(self.frame[rows], ids, client, self.part[rows], group)
 
 
 @dataclass(frozen=True)
@@ -131,8 +134,13 @@ def fit(
     missing: str,
     max_categories: int,
     dropped: dict[str, str],
+    cells: CellRules,
+    order: str = "auto",
 ) -> Preparation:
-    """The preparation of the columns `kinds` (name -> kind)."""
+    """The preparation of the columns `kinds` (name -> kind).
+
+    Where missing values are filled in, missing text is a category of its own.
+    """
     fill, _, flagged = missing.partition("+")
     ids, train = samples.ids, samples.train
     client = samples.client[train]
@@ -147,7 +155,13 @@ def fit(
                 f"column {name!r} has no value in the training rows; leave it out: "
                 f"{option('drop', name)}"
             )
-        column = TableColumn(name, kind, flag=bool(flagged) and bool(lacks.any()))
+        own_category = kind == CATEGORY and fill in FILLS
+        flag = (bool(flagged) or own_category) and bool(lacks.any())
+        day_and_month = date_order(series, name, order) if kind == DATE else ""
+        if day_and_month and order == "auto":
+            first = "day" if day_and_month == "dmy" else "month"
+            note(f"dates of {name!r} are read with the {first} first; --date-order says otherwise")
+        column = TableColumn(name, kind, flag=flag, date_order=day_and_month)
         if kind == CATEGORY:
             categories, numbers = categories_of(series, name, train, max_categories)
             column = replace(column, categories=categories)
@@ -167,6 +181,7 @@ def fit(
         tuple(up + names for names in names_up),
         down + names_down,
         dropped,
+        cells,
     )
 
 
@@ -271,6 +286,11 @@ def say_preparation(preparation: Preparation) -> None:
 def say_clients(ids: Sequence[ClientId], client: np.ndarray, column: str) -> None:
     """Federations that are hardly one; `client` is the position of each row's client."""
     sizes = np.bincount(client, minlength=len(ids))
+    if alike := similar_names(ids):
+        note(
+            f"clients {listed(alike[0])} in column {column!r} differ only in case or spaces; "
+            "--merge-names true makes them one"
+        )
     single = [ids[k] for k in np.flatnonzero(sizes == 1).tolist()]
     if len(ids) == 1:
         note(f"column {column!r} has one client only ({ids[0]!r}): there is nobody to learn with")

@@ -15,6 +15,7 @@ from ...core.documents import decode, encode
 from ...core.knobs import SettingError
 from ...core.text import listed, note, option
 from ..read.ids import ClientId, plain_id, unknown_client
+from .cells import DECIMALS, LIMITS, THOUSANDS, UNITS, CellRules
 from .columns import (
     CATEGORY,
     DATE,
@@ -49,6 +50,7 @@ class TableColumn:
     fill: tuple[float, ...] = ()  # what stands for a missing number
     centre: tuple[float, ...] = ()  # subtracted from numbers
     spread: tuple[float, ...] = ()  # divides them
+    date_order: str = ""  # of day and month in dates that are text: dmy or mdy
 
     @property
     def feature_names(self) -> list[str]:
@@ -63,7 +65,9 @@ class TableColumn:
                 f"column {self.name!r} holds {kind} values ({column.dtype}); "
                 f"in training it held {self.kind} values"
             )
-        return (days if self.kind == DATE else numbers)(column, self.name)
+        if self.kind == DATE:
+            return days(column, self.name, self.date_order)
+        return numbers(column, self.name)
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Preparation:
     bytes_up: tuple[int, ...] = ()  # of each of them
     bytes_down: int = 0
     dropped: dict[str, str] = field(default_factory=dict)  # columns that are no features, and why
+    cells: CellRules = field(default_factory=CellRules)  # how cells are read
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -112,6 +117,8 @@ class Preparation:
         table = read_frame(frame)
         for column in self.columns:
             find(column.name, "frame", table.columns)
+        table = table[[column.name for column in self.columns]]
+        table, _ = self.cells.clean(table, table.columns)
         row = self._positions(clients, len(table))
         inputs = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
         at = 0
@@ -227,6 +234,11 @@ def check(preparation: Preparation) -> None:
         raise ValueError("bytes_up: a number >= 0 for each client")
     if preparation.bytes_down < 0:
         raise ValueError("bytes_down: a number >= 0")
+    cells = preparation.cells
+    choices = {"decimal": DECIMALS, "thousands": THOUSANDS, "units": UNITS, "limits": LIMITS}
+    for name, known in choices.items():
+        if getattr(cells, name) not in known:
+            raise ValueError(f"cells: {name} {getattr(cells, name)!r} is unknown")
     for column in preparation.columns:
         _check_column(column, preparation)
 
@@ -240,6 +252,8 @@ def _check_column(column: TableColumn, preparation: Preparation) -> None:
         if column.fill or column.centre or column.spread:
             raise ValueError(f"{place}: a category has no statistics")
         return
+    if column.date_order not in ("", "dmy", "mdy"):
+        raise ValueError(f"{place}: date_order is dmy or mdy")
     if column.kind not in (NUMBER, DATE) or column.categories:
         raise ValueError(f"{place}: a number, category or date, with categories if it is one")
     one = len(preparation.clients) if preparation.scale == "client" else 1

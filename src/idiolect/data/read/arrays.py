@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import leaves
-from ..splits import SPLITS, draw_split, offsets_of, read_split
+from ..splits import SPLITS, offsets_of, read_groups, read_times, split_samples
 from .convert import (
     RaggedSamples,
     check_memory,
@@ -47,6 +47,8 @@ def from_arrays(
     class_names: Sequence[Any] | None = None,
     ignored: int | None = None,
     special: Sequence[int] = (),
+    group: Any = None,
+    time: Any = None,
     scale_images: bool = True,
     channels: str = "auto",
     ragged: str = "mask",
@@ -83,7 +85,9 @@ def from_arrays(
 
     `split` says for each sample whether it is for "train", "valid" or "test". Without it,
     `test` of each client's samples are drawn at random for testing, then `valid` of the rest
-    for validation (the papers' 80/20, twice).
+    for validation (the papers' 80/20, twice). `group` is what each sample is of (a patient, a
+    device): samples of one stay on one side of every split. `time` (a number or date per sample)
+    has each client's last samples test, and those before them validate.
 
     >>> from idiolect import Federation
     >>> sites = ["a", "a", "b", "b"]
@@ -107,7 +111,9 @@ def from_arrays(
     for key, share in (("valid", valid), ("test", test)):
         if not 0 <= share < 1:
             raise SettingError(f"{key} must be a share in [0, 1), got {share!r}")
-    part = draw_split(client, valid, test, seed) if split is None else read_split(split, n)
+    groups = None if group is None else read_groups(group, n)
+    times = None if time is None else read_times(time, n)
+    part = split_samples(client, split, valid, test, seed, groups, times)
     order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
     counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids)).reshape(3, -1)
     check_channels(channels, [leaf.ndim for leaf in leaves(x)])
@@ -130,6 +136,7 @@ def from_arrays(
         class_names=y.class_names,
         sequences=sequences and sequences.of(torch.from_numpy(order)),
         special=check_special(special, y.classes),
+        groups=None if groups is None else torch.from_numpy(groups[order]),
     )
 
 

@@ -75,7 +75,9 @@ def read_datasets(
         shares = {s: options.get(s, 0.2) for s in ("valid", "test")}
         seed = options.get("seed", 0)
         names_of_splits = np.repeat(splits, sizes)
-        options = options | {"split": complete_split(names_of_splits, who, **shares, seed=seed)}
+        group = options.get("group")
+        complete = complete_split(names_of_splits, who, **shares, seed=seed, group=group)
+        options = options | {"split": complete}
     if names and "class_names" not in options:
         options = options | {"class_names": names}
     return {

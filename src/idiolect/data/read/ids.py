@@ -112,6 +112,27 @@ def unknown_client(client_id: ClientId, ids: Sequence[ClientId]) -> SettingError
     return SettingError(f"client: {_cut(client_id)} is unknown; {hint}")
 
 
+def name_form(client_id: ClientId) -> str:
+    """What two spellings of one name have in common: no case, and no spaces at the ends.
+
+    >>> name_form("NORD "), name_form("Sankt  Georg")
+    ('nord', 'sankt georg')
+    """
+    return " ".join(str(client_id).split()).casefold()
+
+
+def similar_names(ids: Iterable[ClientId]) -> list[list[ClientId]]:
+    """Ids that differ only in case or spaces, together.
+
+    >>> similar_names(["NORD", "Nord", "south"])
+    [['NORD', 'Nord']]
+    """
+    by_form: dict[str, list[ClientId]] = {}
+    for client_id in ids:
+        by_form.setdefault(name_form(client_id), []).append(client_id)
+    return [names for names in by_form.values() if len(names) > 1]
+
+
 def _cut(client_id: ClientId) -> str:
     return repr(shown(client_id, COMPARED)) if isinstance(client_id, str) else repr(client_id)
 

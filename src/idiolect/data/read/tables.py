@@ -1,45 +1,62 @@
 """Tables: one row per sample, one column of client ids.
 
-A data frame, or a CSV or Parquet file, becomes rows with a client and a split each (TableSamples);
-these are prepared (data/prepare) and become a federation.
+A data frame, or a CSV, Parquet or Excel file, becomes rows with a client and a split each
+(TableSamples); these are prepared (data/prepare) and become a federation.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import gzip
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
 from ...core.files import given_path
-from ...core.knobs import SettingError, knob
+from ...core.knobs import SettingError, knob, nearest
 from ...core.text import note, option, plural
 from ..entries import register
 from ..federation import Federation
 from ..prepare import Preparation
+from ..prepare.cells import DECIMALS, LIMITS, THOUSANDS, UNITS, CellRules, read_codes
 from ..prepare.columns import (
+    CATEGORY,
+    DATE,
+    DATE_ORDERS,
+    NUMBER,
     candidates,
     choose,
+    date_order,
+    days,
     find,
+    kind_of,
+    name_words,
+    numbers,
+    pd_text,
     read_frame,
     read_names,
     refuse_twice,
+    why_not,
     write_names,
 )
 from ..prepare.fit import TableSamples, extend, fit, say_clients, say_preparation, some
 from ..prepare.preparation import MISSING, SCALES
-from ..splits import SPLITS, Shares, draw_split, read_split
-from .ids import read_ids
+from ..splits import SPLITS, Shares, read_groups, read_times, split_samples, unit_owners
+from .ids import name_form, plain_id, read_ids
 from .targets import read_target_column
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CELLS = 1 << 28  # rows by columns of a Parquet file: 2 GiB as numbers of eight bytes
-SUFFIXES = (".csv", ".tsv", ".parquet")
+TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+SUFFIXES = (*TEXTS, ".parquet", ".xlsx")
+DUPLICATES = ("keep", "drop", "drop-across")
+WORKBOOK = 1 << 30  # bytes of an Excel file, unpacked
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 
 
@@ -93,6 +110,55 @@ class TableOptions(Shares):
         "columns of dates: refuse them, drop them, or days since 1970-01-01 as a number",
         choices=("refuse", "drop", "days"),
     )
+    group: str = knob(
+        "",
+        "column of what rows are of (a patient, a device): rows of one stay on one side of every "
+        "split and fold; never a feature; empty: every row is by itself",
+    )
+    time: str = knob(
+        "",
+        "column of times: each client's last rows test, those before them validate; never a "
+        "feature; empty: drawn at random",
+    )
+    merge_names: bool = knob(False, "client ids that differ only in case or spaces are one client")
+    exclude_clients: tuple[str, ...] = knob(
+        (), "client ids to leave out, with commas", parse=read_names, write=write_names
+    )
+    duplicates: str = knob(
+        "keep",
+        "rows that are there twice: keep them, drop those of the same client, or drop copies "
+        "across clients too (drop-across)",
+        choices=DUPLICATES,
+    )
+    missing_codes: tuple[str, ...] = knob(
+        (),
+        "what stands for a missing value, with commas: ?,-1 in features and target, age=999 in one "
+        "column",
+        parse=read_codes,
+        write=write_names,
+    )
+    categories: tuple[str, ...] = knob(
+        (),
+        "columns of numbers that are codes (a ZIP code), with commas: they become categories",
+        parse=read_names,
+        write=write_names,
+    )
+    decimal: str = knob(".", "the decimal mark of numbers", choices=DECIMALS)
+    thousands: str = knob("", "the mark between thousands; empty: none", choices=THOUSANDS)
+    units: str = knob(
+        "refuse", "numbers with a unit, such as '12 mg': refuse or strip it", choices=UNITS
+    )
+    limits: str = knob(
+        "refuse",
+        "numbers with a limit, such as '<7': refuse, or take the limit for the value",
+        choices=LIMITS,
+    )
+    date_order: str = knob(
+        "auto",
+        "day and month in dates such as 01/02/2026; auto: what dots (day first) or a number above "
+        "12 show",
+        choices=DATE_ORDERS,
+    )
 
 
 @dataclass(frozen=True)
@@ -122,11 +188,9 @@ def read_table(
 ) -> Federation:
     """The federation in a frame; see `Federation.from_frame`."""
     _check_known(options, preparation, class_names)
-    frame = read_frame(table)
-    roles = _check_roles(frame, options)
-    samples = _split(frame, options)
+    samples, rules = table_samples(table, options, preparation)
     if preparation is None:
-        samples, prepared = _prepare(samples, options, roles)
+        samples, prepared = _prepare(samples, options, rules)
     else:
         samples, prepared = _prepare_alike(samples, preparation)
     targets, labels, reason = read_target_column(
@@ -139,6 +203,7 @@ def read_table(
         )
     if reason:
         note(reason)
+    _say_repeated(samples, options)
     say_clients(samples.ids, samples.client, options.client)
     clients = [samples.ids[k] for k in samples.client]
     federation = Federation.from_arrays(
@@ -146,6 +211,7 @@ def read_table(
         targets,
         clients,
         split=np.array(SPLITS)[samples.part],
+        group=samples.group,
         kind="classes" if labels else "values",
         classes=len(labels) or None,
         name=name,
@@ -153,20 +219,64 @@ def read_table(
     return replace(federation, class_names=labels, preparation=prepared)
 
 
-def _prepare(
-    samples: TableSamples, options: TableOptions, roles: dict[str, str]
-) -> tuple[TableSamples, Preparation]:
-    """The samples that are kept, and a new preparation from their training rows."""
+ONE_CLIENT = "(all rows)"  # the column of clients of a table that has one client
+
+
+def with_one_client(frame: pd.DataFrame, client_id: str) -> pd.DataFrame:
+    """A table without a column of clients, as that of one client."""
+    frame = frame.copy(deep=False)
+    frame.insert(0, ONE_CLIENT, client_id)
+    return frame
+
+
+def clean_cells(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
+    """A table with its cells read by the rules of these options."""
+    frame = read_frame(frame)
+    beside = [getattr(options, role) for role in ROLES if role != "target"]
+    return CellRules.of(options).clean(frame, [c for c in frame.columns if c not in beside])[0]
+
+
+def table_samples(
+    table: Any, options: TableOptions, preparation: Preparation | None = None
+) -> tuple[TableSamples, CellRules]:
+    """The rows of a table that are used, with client and split; and how their cells are read."""
+    frame = read_frame(table)
+    roles = check_roles(frame, options)
+    rules = CellRules.of(options) if preparation is None else preparation.cells
+    beside = [roles[role] for role in roles if role != "target"]
+    frame, rules = rules.clean(frame, [c for c in frame.columns if c not in beside])
+    frame = _with_target(frame, options.target)
+    frame = _merge_clients(frame, options)
+    frame = _without_copies(frame, options)
+    return _split(frame, options), rules
+
+
+def feature_columns(
+    samples: TableSamples, options: TableOptions
+) -> tuple[dict[str, str], dict[str, str]]:
+    """(features, dropped): the kind of each column to learn from, and why another is none.
+
+    Everything that reads a table goes by this: `load`, `idiolect init` and `deploy init`.
+    """
+    roles = check_roles(samples.frame, options)
     names = candidates(samples.frame.columns, roles, options.features, options.drop)
-    kinds, dropped = choose(
+    return choose(
         samples.frame,
         names,
         samples.train,
         keep=bool(options.features),
         dates=options.dates,
         most=options.max_categories,
+        codes=options.categories,
     )
-    complete = _without_missing(samples, list(kinds), options.missing)
+
+
+def _prepare(
+    samples: TableSamples, options: TableOptions, rules: CellRules
+) -> tuple[TableSamples, Preparation]:
+    """The samples that are kept, and a new preparation from their training rows."""
+    kinds, dropped = feature_columns(samples, options)
+    complete = _without_missing(samples, kinds, options.missing)
     prepared = fit(
         complete,
         kinds,
@@ -174,6 +284,8 @@ def _prepare(
         missing=options.missing,
         max_categories=options.max_categories,
         dropped=dropped | dict.fromkeys(options.drop, "as asked"),
+        cells=replace(rules, categories=tuple(c for c in rules.categories if c in kinds)),
+        order=options.date_order,
     )
     say_preparation(prepared)
     return complete, prepared
@@ -183,11 +295,17 @@ def _prepare_alike(
     samples: TableSamples, preparation: Preparation
 ) -> tuple[TableSamples, Preparation]:
     """The same by an earlier preparation, which learns of clients that it does not know."""
-    names = [column.name for column in preparation.columns]
-    for name in names:
+    kinds = {column.name: column.kind for column in preparation.columns}
+    for name in kinds:
         find(name, "frame", samples.frame.columns)
-    complete = _without_missing(samples, names, preparation.missing)
+    complete = _without_missing(samples, kinds, preparation.missing)
     return complete, extend(preparation, complete)
+
+
+DECIDED = (  # options that a preparation has decided
+    *("features", "drop", "missing", "scale", "max_categories", "dates", "date_order"),
+    *("missing_codes", "categories", "decimal", "thousands", "units", "limits"),
+)
 
 
 def _check_known(
@@ -202,15 +320,18 @@ def _check_known(
             )
     if preparation is None:
         return
-    for name in ("features", "drop", "missing", "scale", "max_categories", "dates"):
+    for name in DECIDED:
         if getattr(options, name) != getattr(TableOptions(), name):
             raise SettingError(f"{name} must be left out with a preparation, which decides it")
 
 
-def _check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:
+ROLES = ("client", "target", "split", "group", "time")
+
+
+def check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:
     """The columns that are no features, by what they are."""
     columns = frame.columns
-    roles = {"client": options.client, "target": options.target, "split": options.split}
+    roles = {role: getattr(options, role) for role in ROLES}
     roles = {role: name for role, name in roles.items() if name}
     for role, name in roles.items():
         if name not in columns and name in map(str, frame.index.names):
@@ -227,6 +348,121 @@ def _check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:
     return roles
 
 
+# -- which rows ------------------------------------------------------------------------------------
+def _with_target(frame: pd.DataFrame, target: str) -> pd.DataFrame:
+    """The rows that have a target; those without one are counted in a line."""
+    lacks = frame[target].isna().to_numpy()
+    if not lacks.any():
+        return frame
+    if lacks.all():
+        raise SettingError(f"target: column {target!r} is empty in every row")
+    note(f"{int(lacks.sum()):,} rows without a target ({target!r}) are dropped")
+    rest = frame[~lacks]
+    column = rest[target]
+    whole = column.dtype.kind == "f" and bool((column % 1 == 0).all())
+    # a gap makes fractions of whole numbers, and classes 0.0 and 1.0 of 0 and 1
+    return rest.assign(**{target: column.astype(np.int64)}) if whole else rest
+
+
+def _merge_clients(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
+    """Spellings of one client as its most frequent one, and without the clients left out."""
+    column = frame[options.client]
+    if options.merge_names and pd_text(column):
+        spellings = column.map(spelling_of(column), na_action="ignore")
+        changed = int((spellings != column)[column.notna()].sum())
+        if changed:
+            note(f"client: {changed:,} rows get another spelling of their client id (merge_names)")
+        frame = frame.assign(**{options.client: spellings})
+        column = spellings
+    if options.exclude_clients:
+        texts = column.map(lambda value: str(plain_id(value)), na_action="ignore")
+        for name in options.exclude_clients:
+            find_client(name, texts)
+        frame = frame[~texts.isin(options.exclude_clients)]
+        if not len(frame):
+            raise SettingError("exclude_clients must leave a client, got all of them")
+    return frame
+
+
+def spelling_of(column: pd.Series) -> dict[Any, str]:
+    """The most frequent spelling of each name, without spaces at the ends.
+
+    >>> import pandas as pd
+    >>> spelling_of(pd.Series(["Nord", "Nord ", "NORD", "Nord"]))["NORD"]
+    'Nord'
+    """
+    counts = column.value_counts()
+    best: dict[str, str] = {}
+    for name in counts.index:  # the most frequent first
+        best.setdefault(name_form(name), " ".join(str(name).split()))
+    return {name: best[name_form(name)] for name in counts.index}
+
+
+def find_client(name: str, texts: pd.Series) -> None:
+    """Refuse an id that no row has."""
+    if not (texts == name).any():
+        raise nearest(name, [str(text) for text in texts.dropna().unique()], "exclude_clients")
+
+
+def copies(frame: pd.DataFrame, options: TableOptions, across: bool) -> np.ndarray:  # -> bool[n]
+    """The rows that repeat an earlier one in everything but identifiers and row numbers.
+
+    With `across`, the client may be another.
+    """
+    _, first = np.unique(
+        cell_keys(frame[content(frame, options, across)]).sum(1), return_index=True
+    )
+    repeats = np.ones(len(frame), dtype=bool)
+    repeats[first] = False
+    return repeats
+
+
+def content(frame: pd.DataFrame, options: TableOptions, across: bool) -> list[str]:
+    """The columns that make two rows the same."""
+    every = np.ones(len(frame), dtype=bool)
+    roles = check_roles(frame, options)
+    beside = {roles["client"]} if across else set()
+    names = []
+    for name in frame.columns:
+        if name in beside or name in options.drop:
+            continue
+        if name not in roles.values() and is_row_label(frame[name], name, every):
+            continue
+        names.append(name)
+    return names
+
+
+def cell_keys(frame: pd.DataFrame) -> np.ndarray:  # -> uint64[n, columns]
+    """A number for each cell, by its text and its column: equal cells have equal ones."""
+    import pandas as pd
+
+    keys = []
+    for j, name in enumerate(frame.columns):
+        codes, distinct = pd.factorize(frame[name].astype(object), use_na_sentinel=False)
+        texts = np.array([str(value) for value in distinct], dtype=object)
+        keys.append(pd.util.hash_array(texts, hash_key=f"{j:016d}")[codes])
+    return np.stack(keys, axis=1)
+
+
+def is_row_label(column: pd.Series, name: str, rows: np.ndarray) -> bool:
+    """Whether a column numbers or names the rows."""
+    try:
+        kind = kind_of(column, name)
+        reason = "" if kind == DATE else why_not(column, name, kind, rows, len(rows))
+    except SettingError:  # whatever it holds
+        return False
+    return reason.startswith(("a row number", "an identifier"))
+
+
+def _without_copies(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
+    if options.duplicates == "keep":
+        return frame
+    twice = copies(frame, options, across=options.duplicates == "drop-across")
+    if twice.any():
+        note(f"{int(twice.sum()):,} rows that repeat an earlier one are dropped (duplicates)")
+    return frame[~twice]
+
+
 def _split(frame: pd.DataFrame, options: TableOptions) -> TableSamples:
     import pandas as pd
 
@@ -236,22 +472,91 @@ def _split(frame: pd.DataFrame, options: TableOptions) -> TableSamples:
         raise SettingError(f"clients: sample {int(np.argmax(missing))} has no client id")
     whole = pd.api.types.is_integer_dtype(column.dtype)
     ids, client = read_ids(column.to_numpy(dtype=np.int64) if whole else column.to_numpy())
-    if options.split:
-        part = read_split(frame[options.split].to_numpy(), len(frame))
-        if not (part == 0).any():
-            raise SettingError(f"split: column {options.split!r} has no row for 'train'")
-    else:
-        part = draw_split(client, **options.shares())
-    return TableSamples(frame, ids, client, part)
+    group = read_groups(frame[options.group].to_numpy(), len(frame)) if options.group else None
+    time = read_times(_moments(frame[options.time], options), len(frame)) if options.time else None
+    split = frame[options.split].to_numpy() if options.split else None
+    part = split_samples(client, split, **options.shares(), group=group, time=time)
+    if not (part == 0).any():
+        raise SettingError(f"split: column {options.split!r} has no row for 'train'")
+    if group is not None:
+        _say_groups(options.group, group, client)
+    return TableSamples(frame, ids, client, part, group)
 
 
-def _without_missing(samples: TableSamples, names: list[str], missing: str) -> TableSamples:
+def _moments(column: pd.Series, options: TableOptions) -> np.ndarray:
+    """A column of times as numbers."""
+    kind = kind_of(column, options.time)
+    if kind == DATE:
+        return days(column, options.time, date_order(column, options.time, options.date_order))
+    if kind == NUMBER:
+        return numbers(column, options.time)
+    raise SettingError(f"time: column {options.time!r} must hold numbers or dates, got text")
+
+
+PERSON_WORDS = {
+    *("patient", "person", "subject", "participant", "individual", "user", "customer", "mrn"),
+    *("device", "machine", "sensor", "serial", "animal", "household", "id", "pid", "case"),
+}
+
+
+def repeated_units(frame: pd.DataFrame, name: str, kind: str, client: str) -> int:  # -> values
+    """How many values a column of persons or devices has, if clients have several rows of each.
+
+    It is one by its name, or because every value is of one client and is there several times.
+    """
+    column = frame[name]
+    present = column.notna()
+    if kind not in (NUMBER, CATEGORY):
+        return 0
+    if kind == NUMBER and not bool((column[present].astype(float) % 1 == 0).all()):
+        return 0
+    pairs = frame.loc[present, [client, name]].drop_duplicates()
+    distinct = int(column.nunique())
+    clients = int(frame[client].nunique())
+    is_repeated = len(pairs) <= 0.9 * int(present.sum())
+    if distinct < 10 or distinct < 2 * clients or not is_repeated:
+        return 0
+    is_nested = len(pairs) <= 1.05 * distinct and clients > 1
+    has_labels = kind == CATEGORY or distinct > 50
+    named = bool(PERSON_WORDS & set(name_words(name)))
+    return distinct if named or (is_nested and has_labels) else 0
+
+
+def _say_repeated(samples: TableSamples, options: TableOptions) -> None:
+    """A column that is called a patient or a device and repeats, where no group is named."""
+    if options.group or options.split:
+        return
+    roles = [getattr(options, role) for role in ROLES]
+    for name in samples.frame.columns:
+        if name in roles or not PERSON_WORDS & set(name_words(name)):
+            continue
+        try:
+            kind = kind_of(samples.frame[name], name)
+        except SettingError:  # a column that is dropped may hold anything
+            continue
+        if count := repeated_units(samples.frame, name, kind, options.client):
+            note(
+                f"column {name!r} has {count:,} values in {len(samples.frame):,} rows: if rows of "
+                f"one value belong together, --group {name} keeps them on one side of the split"
+            )
+
+
+def _say_groups(name: str, group: np.ndarray, client: np.ndarray) -> None:
+    count = int(group.max()) + 1
+    text = f"{len(group):,} rows of {count:,} groups ({name!r}), each on one side of every split"
+    shared = int((unit_owners(client, group) > client.max()).sum())
+    if shared:
+        text += f"; {shared:,} have rows of several clients, on the same side in all of them"
+    note(text)
+
+
+def _without_missing(samples: TableSamples, kinds: dict[str, str], missing: str) -> TableSamples:
     """All samples, or with `missing` "drop" those that have a value in every column.
 
-    Missing values are refused here, or counted in a line.
+    Missing values are refused here, or counted in a line. `kinds`: column -> its kind.
     """
-    lacks = samples.frame[names].isna().to_numpy()
-    counts = {name: int(count) for name, count in zip(names, lacks.sum(0), strict=True) if count}
+    lacks = samples.frame[list(kinds)].isna().to_numpy()
+    counts = {name: int(count) for name, count in zip(kinds, lacks.sum(0), strict=True) if count}
     if not counts:
         return samples
     rows = lacks.any(1)
@@ -268,7 +573,7 @@ def _without_missing(samples: TableSamples, names: list[str], missing: str) -> T
         )
     where = some(f"{name!r} {count:,}" for name, count in counts.items())
     if missing != "drop":
-        note(f"missing values are filled in with the {missing}: {where}")
+        _say_filled(counts, kinds, missing)
         return samples
     complete = samples.only(~rows)
     lost = len(samples.ids) - len(complete.ids)
@@ -279,13 +584,24 @@ def _without_missing(samples: TableSamples, names: list[str], missing: str) -> T
     return complete
 
 
+def _say_filled(counts: dict[str, int], kinds: dict[str, str], missing: str) -> None:
+    texts = {name: count for name, count in counts.items() if kinds[name] == CATEGORY}
+    filled = {name: count for name, count in counts.items() if name not in texts}
+    if filled:
+        words = some(f"{name!r} {count:,}" for name, count in filled.items())
+        note(f"missing values are filled in with the {missing}: {words}")
+    if texts:
+        words = some(f"{name!r} {count:,}" for name, count in texts.items())
+        note(f"missing text is a category of its own, if training rows have it: {words}")
+
+
 def training_rows(
     table: Any, options: TableOptions, features: Sequence[str], missing: str
 ) -> pd.DataFrame:
     """The training rows of a table, as `read_table` would choose them: for sums of its columns."""
-    frame = read_frame(table)
-    _check_roles(frame, options)
-    complete = _without_missing(_split(frame, options), list(features), missing)
+    samples, _ = table_samples(table, options)
+    kinds = {name: kind_of(samples.frame[name], name) for name in features}
+    complete = _without_missing(samples, kinds, missing)
     return complete.frame[complete.train]
 
 
@@ -293,62 +609,95 @@ def training_rows(
 @register("table")
 @dataclass(frozen=True)
 class TableFile(TableOptions):
-    """A CSV or Parquet file with a column of client ids, a target column, and features."""
+    """A CSV, Parquet or Excel file with a column of client ids, a target column, and features."""
 
-    path: str = knob("", "the file, .csv, .tsv or .parquet")
+    path: str = knob("", f"the file: {', '.join(SUFFIXES)}")
     separator: str = knob(
         "auto",
         "what stands between the values of a .csv file; auto: by its first line",
         choices=("auto", *SEPARATORS, *SEPARATORS.values()),
     )
+    encoding: str = knob("utf-8", "of a .csv file: utf-8, cp1252 (of Windows), latin-1, ...")
 
     def load(self) -> Federation:
-        return read_table(self.frame(), self, Path(self.path).stem)
+        return read_table(self.frame(), self, Path(self.path).name.partition(".")[0])
 
     def frame(self) -> pd.DataFrame:
         """The table as it is in the file."""
+        import pandas as pd
+
         path = given_path(self.path, "path")
-        if path.suffix.lower() not in SUFFIXES:
-            raise SettingError(f"path must be a .csv, .tsv or .parquet file, got {self.path!r}")
+        name = path.name.lower()
+        if not name.endswith(SUFFIXES):
+            raise SettingError(
+                f"path must be a file that ends in {', '.join(SUFFIXES)}, got {self.path!r}"
+            )
         if not path.is_file():
             raise SettingError(f"path: there is no file {self.path!r}")
         try:
-            if path.suffix.lower() != ".parquet":
-                return _read_text(path, self.client, self.separator)
+            if name.endswith(TEXTS):
+                return _read_text(path, self)
+            if name.endswith(".xlsx"):
+                return _read_workbook(path, self)
             _check_size(path)
-            import pandas as pd
-
             return pd.read_parquet(path)
         except SettingError:
             raise
         except ImportError:
-            raise SettingError(
-                "reading Parquet needs pyarrow: pip install 'idiolect[frames]'"
-            ) from None
+            needs = "an Excel file needs openpyxl: pip install 'idiolect[excel]'"
+            if not name.endswith(".xlsx"):
+                needs = "Parquet needs pyarrow: pip install 'idiolect[frames]'"
+            raise SettingError(f"reading {needs}") from None
         except Exception as e:  # whatever the libraries raise for a damaged file
             raise SettingError(f"path: {self.path!r} cannot be read: {e}") from None
 
 
-def _read_text(path: Path, client: str, separator: str) -> pd.DataFrame:
+def file_alike(path: str, client: str, options: Mapping[str, Any]) -> TableFile:
+    """The reader of another file that is written as the one was that these options are of."""
+    names = ("separator", "encoding", "decimal", "thousands", "categories")
+    same = {name: options[name] for name in names if name in options}
+    return TableFile(path=path, client=client, **same)
+
+
+def _read_text(path: Path, options: TableFile) -> pd.DataFrame:
     import pandas as pd
 
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        first = file.readline()
-        if separator == "auto":
-            mark = _find_separator(first, path)
-        else:
-            mark = SEPARATORS.get(separator, separator)
-        file.seek(0)
-        header = next(csv.reader(file, delimiter=mark, skipinitialspace=True), [])
-    refuse_twice([name for name in header if name])
-    frame = pd.read_csv(
-        path,
-        sep=mark,
-        encoding="utf-8-sig",
-        low_memory=False,
-        skipinitialspace=True,
-        dtype={client: str},
-    )
+    encoding = "utf-8-sig" if options.encoding.lower() in ("utf-8", "utf8") else options.encoding
+    client = options.client
+    try:
+        with _open_text(path, encoding) as file:
+            first = file.readline()
+            if options.separator == "auto":
+                mark = _find_separator(first, path)
+            else:
+                mark = SEPARATORS.get(options.separator, options.separator)
+            file.seek(0)
+            header = next(csv.reader(file, delimiter=mark, skipinitialspace=True), [])
+        refuse_twice([name for name in header if name])
+        texts = {name: str for name in (client, *options.categories) if name in header}
+        frame = pd.read_csv(
+            path,
+            sep=mark,
+            encoding=encoding,
+            low_memory=False,
+            skipinitialspace=True,
+            dtype=str if options.thousands else texts,  # pandas would read 31.12.2025 as a number
+            decimal=options.decimal,
+        )
+        if options.thousands:
+            rules = CellRules.of(options)
+            numeric = [name for name in frame.columns if name not in texts]
+            frame = frame.assign(**{name: rules.plain_numbers(frame[name]) for name in numeric})
+    except LookupError:
+        raise SettingError(
+            f"encoding must be one that Python knows, such as utf-8 or cp1252, got "
+            f"{options.encoding!r}"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise SettingError(
+            f"path: {str(path)!r} is not written in {options.encoding} (byte {error.start:,} "
+            "cannot be read); say in what: --encoding cp1252 (of Windows), latin-1, utf-16, ..."
+        ) from None
     if not isinstance(frame.index, pd.RangeIndex):
         raise SettingError(
             f"path: the rows of {str(path)!r} have more values than its first line has names "
@@ -359,11 +708,35 @@ def _read_text(path: Path, client: str, separator: str) -> pd.DataFrame:
     return frame
 
 
+def _open_text(path: Path, encoding: str) -> TextIO:
+    """A text file, unpacked where its name ends in .gz."""
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", encoding=encoding, newline="")
+    return open(path, encoding=encoding, newline="")
+
+
+def _read_workbook(path: Path, options: TableFile) -> pd.DataFrame:
+    """The first sheet of an Excel file."""
+    import pandas as pd
+
+    with zipfile.ZipFile(path) as archive:  # a file of a few bytes can unpack to any size
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > WORKBOOK:
+        raise SettingError(f"path: {str(path)!r} unpacks to {size:,} bytes; at most {WORKBOOK:,}")
+    with pd.ExcelFile(path, engine="openpyxl") as book:
+        sheets = book.sheet_names
+        if len(sheets) > 1:
+            note(f"{path.name}: the first sheet is read, {sheets[0]!r}, of {len(sheets)}")
+        texts = dict.fromkeys(options.categories, str)
+        frame = book.parse(sheets[0], dtype=texts)
+    return frame.set_axis([str(name) for name in frame.columns], axis=1)
+
+
 def _find_separator(first: str, path: Path) -> str:
     """The mark that is most frequent in the first line; a comma in doubt."""
     counts = {mark: first.count(mark) for mark in SEPARATORS.values()}
     best = max(counts, key=counts.__getitem__)
-    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    usual = "\t" if ".tsv" in path.suffixes else ","
     if not counts[best] or counts[best] == counts[usual]:
         return usual
     if best != usual:

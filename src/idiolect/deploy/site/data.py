@@ -34,7 +34,16 @@ from ...data.federation import Federation
 from ...data.prepare import Preparation
 from ...data.prepare.columns import CATEGORY, coded, read_names
 from ...data.prepare.federated import MISSING, first_sums, second_sums
-from ...data.read.tables import TableFile, TableOptions, read_table, training_rows
+from ...data.read.tables import (
+    ONE_CLIENT,
+    ROLES,
+    TableFile,
+    TableOptions,
+    clean_cells,
+    read_table,
+    training_rows,
+    with_one_client,
+)
 from ...host.calls import Call
 from ...host.service import Refused
 from ...run.predict import sample_form
@@ -43,7 +52,11 @@ from .agreement import TABLE, ArrayForm, Members, TableForm
 if TYPE_CHECKING:
     import pandas as pd
 
-ONE = "(all rows)"  # the column of clients of a table that has one client
+# what the owner decides about rows, whatever is agreed about columns
+OWN_ROWS = (
+    *("split", "valid", "test", "seed", "group", "time"),
+    *("merge_names", "exclude_clients", "duplicates"),
+)
 UNREADABLE = "this site's data cannot be read as agreed; its owner sees why"
 
 
@@ -68,7 +81,7 @@ class SiteData:
         """Read the data, and say what there is in a line; SettingError where they cannot be."""
         if self.is_table:
             reader, frame = self.reader, self.frame
-            for role in ("target", "client", "split"):
+            for role in ROLES:
                 name = self.options.get(role)
                 if name and name not in frame.columns:
                     raise SettingError(f"{role}: column {name!r} is not in {reader.path}")
@@ -85,8 +98,8 @@ class SiteData:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The table as it is in its file."""
-        return self.reader.frame()
+        """The table in its file, its cells read as the owner says."""
+        return clean_cells(self.reader.frame(), self.reader)
 
     @cached_property
     def loaded(self) -> Federation:
@@ -169,20 +182,20 @@ class SiteData:
             raise Refused(f"data: {target!r} is to be predicted; this site's owner allows another")
         allowed = read_names(self.options.get("features"))
         withheld = {*read_names(self.options.get("drop"))}
-        withheld |= {self.options[role] for role in ("client", "split") if self.options.get(role)}
+        roles = [role for role in ROLES if role != "target"]
+        withheld |= {self.options[role] for role in roles if self.options.get(role)}
         for name in features:
             if name == target or name in withheld or (allowed and name not in allowed):
                 raise Refused(f"data: column {name!r} is no feature at this site")
         if not self.options.get("client"):
-            frame = frame.copy(deep=False)
-            frame.insert(0, ONE, self.site)
+            return with_one_client(frame, self.site)
         return frame
 
     def reading(self, form: TableForm) -> TableOptions:
         """How the table is read under an agreement."""
         own = {f.name: getattr(self.reader, f.name) for f in fields(TableOptions)}
-        options = {name: own[name] for name in ("split", "valid", "test", "seed")}
-        options["client"] = self.options.get("client") or ONE
+        options = {name: own[name] for name in OWN_ROWS}
+        options["client"] = self.options.get("client") or ONE_CLIENT
         options["target"] = form.target
         options["kind"] = "classes" if form.classes else "values"
         if form.preparation is None:
@@ -191,6 +204,7 @@ class SiteData:
             options["features"] = tuple(form.features)
             options["missing"] = own["missing"]
             options["dates"] = own["dates"]
+            options["date_order"] = own["date_order"]
         return TableOptions(**options)
 
     # -- who takes part --------------------------------------------------------------------------

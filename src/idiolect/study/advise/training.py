@@ -3,7 +3,8 @@
 Test data are cut off before anything else. Held out are either the federation's own validation
 samples, or folds: each client's training and validation samples in one random order, of which seed
 s holds out every fifth, another fifth under each seed. A client of n < 5 samples has n folds, and
-one of a single sample keeps it for training.
+one of a single sample keeps it for training. Samples of one group (`Federation.groups`) are held
+out together, and folds are counted in groups.
 
 The held-out samples of each client fall into two halves, A and B. What is chosen (a step size) is
 chosen on one half and judged on the other, so that no sample judges what was chosen by it.
@@ -25,6 +26,7 @@ from ...core import streams
 from ...core.knobs import SettingError
 from ...core.types import first, map_tree
 from ...data.federation import Federation
+from ...data.splits import fold_counts, group_ranks
 from ...method import Method
 from ...methods import label_of
 from ...report.captions import diverged
@@ -51,6 +53,7 @@ def _rows(federation: Federation, index: Tensor) -> Federation:
         inputs=map_tree(chosen, federation.inputs),
         targets=map_tree(chosen, federation.targets),
         sequences=federation.sequences and federation.sequences.of(index),
+        groups=None if federation.groups is None else federation.groups[index],
     )
 
 
@@ -87,8 +90,11 @@ class Holdout:
         order = np.lexsort((rows, owner))  # together by client
         owner, rows = owner[order], rows[order]
         count = np.bincount(owner, minlength=data.clients)
-        folds = np.minimum(FOLDS, count) if kind == IN_FOLDS else np.ones_like(count)
-        rank = _ranks(data, owner, count, seed)
+        group = None if data.groups is None else data.groups.numpy()[rows]
+        folds = np.ones_like(count)
+        if kind == IN_FOLDS:
+            folds = fold_counts(owner, group, data.clients, FOLDS)
+        rank = _ranks(data, owner, count, seed, group=group)
         fold = rank % np.maximum(folds, 1)[owner]
         half = (rank // np.maximum(folds, 1)[owner] + owner) % 2 == 1
         return cls(data, kind, owner, half, rows, fold, folds)
@@ -139,7 +145,8 @@ class Holdout:
         data = self.data
         sizes = data.sizes("train").numpy()
         owner = np.repeat(np.arange(data.clients), sizes)
-        rank = _ranks(data, owner, sizes, seed, "halves")
+        group = None if data.groups is None else data.groups_of("train").numpy()
+        rank = _ranks(data, owner, sizes, seed, "halves", group)
         new = 2 * owner + rank % 2
         order = np.argsort(new, kind="stable")
         subset = _rows(data, torch.from_numpy(order))
@@ -150,16 +157,23 @@ class Holdout:
 
 
 def _ranks(
-    data: Federation, owner: np.ndarray, count: np.ndarray, seed: int, purpose: str = "folds"
+    data: Federation,
+    owner: np.ndarray,
+    count: np.ndarray,
+    seed: int,
+    purpose: str = "folds",
+    group: np.ndarray | None = None,
 ) -> np.ndarray:
     """The place of each sample in a random order of its client's; samples are together by client.
 
-    A client's order does not depend on other clients.
+    A client's order does not depend on other clients. With `group`, the place is the group's.
     """
     keys = streams.keys(seed, f"advise {purpose}", 0, streams.name_keys(data.names))
     place = np.arange(len(owner)) - np.repeat(count.cumsum() - count, count)
     with np.errstate(over="ignore"):
         drawn = streams.mix(keys[owner] + place.astype(np.uint64))
+    if group is not None:
+        return group_ranks(owner, group, drawn)
     order = np.lexsort((drawn, owner))
     rank = np.empty(len(owner), dtype=np.int64)
     rank[order] = place
