@@ -278,7 +278,7 @@ def _folded(text: str, width: int = 30) -> str:
 # -- an advice on one page ---------------------------------------------------------------------
 PAGE = (8.27, 11.69)  # inches: A4
 LINE = 100  # characters of a line of words
-VERDICTS = {"gains": COLOURS[2], "loses": COLOURS[1], "inconclusive": "#b8b8b8"}
+VERDICTS = {"gains": COLOURS[2], "loses": COLOURS[1], "cannot tell": "#b8b8b8"}
 LONGEST = 40  # characters of a candidate's label
 NAMED = 30  # up to so many clients are named
 

@@ -19,24 +19,14 @@ from ...core.text import shown
 from ...data.federation import Federation
 from ...data.read.ids import ClientId
 from ...host.baselines import trivial
+from ...host.metrics import Metric, direction, parse_metrics
 from ...host.scores import summarise
 from ...report.format import count, number, signed, size
 from ...report.plots import advice_picture
+from ...report.verdicts import CANNOT_TELL, CLIENT_SAMPLES, GAINS, LOSES, ClientGain
 from ...task.losses import Loss
 from ..folders import refuse_taken
-from .estimate import (
-    CLIENT_SAMPLES,
-    GAINS,
-    HELD_OUT_SAMPLES,
-    INCONCLUSIVE,
-    LOCAL,
-    LOSES,
-    TOO_CLOSE,
-    UNDECIDED,
-    ClientGain,
-    Decision,
-    Gain,
-)
+from .estimate import HELD_OUT_SAMPLES, LOCAL, TOO_CLOSE, UNDECIDED, Decision, Gain
 from .heterogeneity import ABOVE, BELOW, Heterogeneity
 from .training import GIVEN, STEP, Candidate, Holdout
 
@@ -78,7 +68,7 @@ class Advice:
         By the chosen method against learning alone; where the choice is that, or none, by the best
         one that federates.
         """
-        names = {"gain": GAINS, "lose": LOSES, "untold": INCONCLUSIVE}
+        names = {"gain": GAINS, "lose": LOSES, "untold": CANNOT_TELL}
         return {
             key: [c.client for c in self.clients if c.verdict == verdict]
             for key, verdict in names.items()
@@ -147,8 +137,8 @@ class Advice:
         return f"{signed(row['low'])} to {signed(row['high'])}"
 
     def _clients(self) -> FittedTable:
-        clear = [c for c in self.clients if c.verdict != INCONCLUSIVE]
-        rest = [c for c in self.clients if c.verdict == INCONCLUSIVE and c.gain == c.gain]
+        clear = [c for c in self.clients if c.verdict != CANNOT_TELL]
+        rest = [c for c in self.clients if c.verdict == CANNOT_TELL and c.gain == c.gain]
         ordered = sorted(clear or rest, key=lambda c: -c.gain)
         rows = ordered
         if len(ordered) > 2 * SHOWN:
@@ -157,7 +147,7 @@ class Advice:
             Column("client", 0, lambda c: shown(c.client, LONGEST), words=True, least=14),
             Column("samples", 2, lambda c: count(c.samples)),
             Column(f"gain by {shown(self.gains_of, 24)}", 0, lambda c: signed(c.gain)),
-            Column("± 95 %", 1, lambda c: number(c.half) if c.half < 1e9 else "–"),
+            Column("95 % interval", 1, lambda c: self._interval(c.as_dict())),
             Column("", 0, lambda c: c.verdict),
         ]
         what = "clients that clearly gain or lose" if clear else "clients; all are inconclusive"
@@ -197,12 +187,15 @@ def _sent(row: dict[str, Any]) -> str:
 Line = dict[str, Any]
 
 
-def candidate_line(c: Candidate, value: float, gain: Gain | None) -> Line:
-    """A candidate: its figure, its gain over Local, what it costs, how it was trained."""
+def candidate_line(
+    c: Candidate, figures: dict[str, float], metric: str, gain: Gain | None
+) -> Line:
+    """A candidate: its figures, its gain over Local, what it costs, how it was trained."""
     return {
         "label": c.label,
         "method": c.name,
-        "value": value,
+        "value": figures[metric],
+        "figures": figures,
         "gain": gain and gain.mean,
         "low": gain and gain.low,
         "high": gain and gain.high,
@@ -216,22 +209,36 @@ def candidate_line(c: Candidate, value: float, gain: Gain | None) -> Line:
     }
 
 
-def constant_line(holdout: Holdout, seeds: int, loss: Loss, metric: str) -> Line | None:
-    """Each client's one constant answer, on the same held-out samples; None without a meaning."""
-    total, samples = 0.0, 0
+def constant_line(
+    holdout: Holdout, seeds: int, loss: Loss, metrics: Sequence[Metric]
+) -> Line | None:
+    """Each client's one constant answer, on the same held-out samples; None without a meaning.
+
+    Its loss, where there are classes, is that of the class shares of its training samples.
+    """
+    counted = [*metrics, *parse_metrics("log_loss")] if holdout.data.classes else list(metrics)
+    totals: dict[str, float] = {}
+    samples = 0
     for seed in range(1 if holdout.kind == GIVEN else seeds):
         federation, held_out = holdout.under(seed)
-        scores = trivial(federation, loss, split="valid")
-        value = math.nan if scores is None else summarise(scores)[metric]
-        if math.isnan(value):
+        if not len(held_out):
+            continue
+        scores = trivial(federation, loss, counted, split="valid")
+        if scores is None:
             return None
-        total += value * len(held_out)
+        for name, value in summarise(scores).items():
+            if isinstance(value, float):
+                totals[name] = totals.get(name, 0.0) + value * len(held_out)
         samples += len(held_out)
+    figures = {name: total / samples for name, total in totals.items()}
+    if holdout.data.classes:
+        figures["loss"] = figures.pop("log_loss")
     blank = dict.fromkeys(("gain", "low", "high", "bytes"))
     return {
         "label": "majority class" if holdout.data.classes else "training mean",
         "method": "constant",
-        "value": total / samples,
+        "value": math.nan,
+        "figures": figures,
         **blank,
         "rounds": 0,
         "gradients": 0,
@@ -244,7 +251,9 @@ def constant_line(holdout: Holdout, seeds: int, loss: Loss, metric: str) -> Line
 
 def beaten_by_constant(table: list[Line], constant: Line, choice: str, metric: str) -> str:
     """A remark where no candidate, or not the chosen one, does better than a constant answer."""
-    sign = 1 if metric == "accuracy" else -1
+    if math.isnan(constant["value"]):
+        return ""
+    sign = 1 if direction(metric) else -1
     better = [r["label"] for r in table if sign * (r["value"] - constant["value"]) > 0]
     answer = f"one constant answer per client ({constant['label']})"
     if not better:
