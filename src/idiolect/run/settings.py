@@ -421,7 +421,7 @@ class Evaluation(Knobs):
         takes=(AnyMetric, Sequence[AnyMetric]),
         roles=(COMPARISON, EVALUATION),
         refused_in={
-            "advise": "metric='accuracy' or metric='loss' says what candidates are judged by"
+            "advise": "metric='auc', for example, says what candidates are judged by"
         },
     )
     metric: str = knob(

@@ -394,18 +394,25 @@ class Inquiry:
         label = decision.choice
         if label not in federated:
             label = max(gains, key=lambda candidate: gains[candidate].mean)
-        sentences = words.deployment(decision, gains, self.metric, tie, self.holdout.kind != GIVEN)
+        unit = words.GainUnit(self.metric, tie, self.options.tie, bool(self.federation.classes))
+        sentences = words.deployment(decision, compared, unit, self.holdout.kind != GIVEN)
         training = int((self.holdout.data.sizes("train") > 0).sum())
         clients_heard = self.settings.sample or training
         sentences.append(words.cost(federated[label], clients_heard, training))
         winner = ""
         if "fedavg" in federated:
-            fedavg = gains["fedavg"]
-            winner = alternative(fedavg)
-            sentences.append(words.one_model_or_alone(winner, fedavg, self.metric))
+            winner = alternative(gains["fedavg"])
+            if label != "fedavg":
+                sentences.append(words.one_model_or_alone(gains["fedavg"], unit))
+        details: list[str] = []
         spread = self._heterogeneity(next(c for c in candidates if c.label == LOCAL))
         if spread is not None:
             sentences.append(words.threshold(spread, winner))
+            details.append(words.threshold_details(spread))
+        if self.metric not in SAMPLE_METRICS:
+            self.notes.append(
+                f"single clients are judged by their loss: no sample has {unit.name} by itself"
+            )
         clients = client_gains(values[label] - alone, self.samples, self.federation.ids)
         sentences.append(words.gains_of_clients(clients, label))
         return self._advice(
@@ -417,6 +424,7 @@ class Inquiry:
             clients=clients,
             gains_of=label,
             heterogeneity=spread,
+            details=details,
         )
 
     def _table(
@@ -426,7 +434,9 @@ class Inquiry:
         gains: dict[str, Gain],
         choice: str,
     ) -> list[Line]:
-        table = [candidate_line(c, self._shown(c), self.metric, gains.get(c.label)) for c in candidates]
+        table = [
+            candidate_line(c, self._shown(c), self.metric, gains.get(c.label)) for c in candidates
+        ]
         shown = table[0]["figures"]
         metrics = [f.metric for f in self.figures.values()]
         constant = constant_line(self.holdout, self.settings.seeds, self.task.criterion, metrics)

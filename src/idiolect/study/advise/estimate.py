@@ -6,8 +6,8 @@ over all held-out samples. Its variance has two parts:
 
 - clients: with MANY clients or more, the variance over clients of their mean differences, weighed
   by samples, treating clients as a random sample. With fewer, the variance over the samples within
-  these clients: an interval over a handful of clients says next to nothing, and the gain is then
-  about these clients only.
+  these clients: an interval over a dozen clients of unlike size says next to nothing, and the gain
+  is then about these clients only.
 - trainings: the variance over seeds of the gain, beyond what the samples of the folds explain.
 
 Degrees of freedom are Satterthwaite's for the sum of the two. Where samples are right or wrong, the
@@ -27,7 +27,7 @@ import numpy as np
 from ...data.read.ids import ClientId
 from ...report.verdicts import ClientGain, by_client, judged_clients, pooled
 
-MANY = 10  # clients needed for an interval over clients
+MANY = 20  # clients needed for an interval over clients
 HELD_OUT_SAMPLES = 20  # needed for a confidence interval
 LEVEL = 0.05  # of all intervals: 95 %
 

@@ -83,7 +83,10 @@ class MetricFigures:
         """The figure under every seed, of all samples or of those at some places."""
         places = np.arange(mask.shape[1]) if places is None else places
         return np.array(
-            [self._figure(by_seed, places[row[places]]) for by_seed, row in zip(answers, mask, strict=True)]
+            [
+                self._figure(by_seed, places[row[places]])
+                for by_seed, row in zip(answers, mask, strict=True)
+            ]
         )
 
     def _gain(self, by_seed: np.ndarray, resampled: np.ndarray, mask: np.ndarray) -> Gain:

@@ -33,6 +33,7 @@ from ...run.plan import Plan
 from ...run.result import Result
 from ...run.run import run
 from ...task.task import Task
+from .estimate import LOCAL
 from .figures import MetricFigures
 
 FOLDS = 5  # at most; with fewer seeds as many as seeds
@@ -330,8 +331,9 @@ class Trainer:
 
     def _run(self, candidate: Candidate, method: Method, seed: int, rounds: int) -> Result:
         federation, _ = self.split(seed)
+        everyone = {"sample": int((federation.sizes("train") > 0).sum())}
         settings = {
-            "sample": int((federation.sizes("train") > 0).sum()),
+            **({} if candidate.name == LOCAL else everyone),
             **self.settings,
             **candidate.plan.own,
             "rounds": rounds,
