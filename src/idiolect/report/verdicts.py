@@ -62,7 +62,7 @@ def judged_clients(
     >>> each = np.array([1.0] * 12 + [0.0] * 8 + [0.0] * 5)
     >>> owner = np.repeat([0, 1], [20, 5])
     >>> [(c.client, c.verdict, round(c.high, 2)) for c in judged_clients(each, owner, "ab", True)]
-    [('a', 'gains', 0.76), ('b', 'cannot tell', 0.4)]
+    [('a', 'gains', 0.79), ('b', 'cannot tell', 0.4)]
     """
     from scipy.special import ndtr, ndtri, stdtr, stdtrit
     from scipy.stats import false_discovery_control

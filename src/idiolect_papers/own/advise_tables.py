@@ -13,7 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -492,8 +492,3 @@ def page_of_tables(tables: Sequence[MarkedTable], seconds: float) -> Page:
         figures={"tables": [{"case": t.job.case, **t.outcome} for t in tables]},
         seconds=seconds,
     )
-
-
-def with_seed(size: TableSize, seed: int) -> TableSize:
-    """The same cases with other tables."""
-    return replace(size, seed=seed)

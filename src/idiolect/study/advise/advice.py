@@ -323,7 +323,8 @@ class GainUnit:
         text = f"{self.text(self.tie, signed=False)} of {self.name}"
         if self.metric != "loss":
             return text
-        return f"{text} ({100 * self.share:.3g} % of {'a constant answer' if self.classes else 'local'}'s)"
+        whose = "a constant answer's" if self.classes else "local's"
+        return f"{text} ({100 * self.share:.3g} % of {whose})"
 
     def interval(self, gain: Gain) -> str:
         """The interval of a gain, in parentheses; "" where there is none.
@@ -376,10 +377,11 @@ def deployment(
         reason = f"no federated method gained {unit.smallest}"
         if all(g.high < 0 for g in gains.values()):
             reason = f"every federated method is worse by {unit.name}"
+        smallest = unit.text(unit.tie, signed=False)
         return [
             f"Train each site alone: {reason}.",
             unit.against_alone(label, gain),
-            f"The data rule out a gain of {unit.text(unit.tie, signed=False)} {p_text(decision.p)}.",
+            f"The data rule out a gain of {smallest} {p_text(decision.p)}.",
         ]
     return [
         f"Deploy {label}: it gains {unit.smallest} or more over learning alone.",
@@ -390,7 +392,8 @@ def deployment(
 
 
 def _better(unit: GainUnit) -> str:
-    """
+    """By how much a candidate must be better to be worth federating for.
+
     >>> _better(GainUnit("accuracy", 0.01)), _better(GainUnit("auc", 0.01))
     ('1 point better', '0.01 of AUC better')
     """

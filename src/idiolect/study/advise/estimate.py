@@ -8,7 +8,9 @@ over all held-out samples. Its variance has two parts:
   by samples, treating clients as a random sample. With fewer, the variance over the samples within
   these clients: an interval over a dozen clients of unlike size says next to nothing, and the gain
   is then about these clients only.
-- trainings: the variance over seeds of the gain, beyond what the samples of the folds explain.
+- trainings: the variance over seeds of the gain. Folds differ in their samples too: there it is
+  what exceeds the samples' part, and nothing where the samples alone explain the excess (chi-square
+  at NOTICED), since a few folds say too little to tell the two apart.
 
 Degrees of freedom are Satterthwaite's for the sum of the two. Where samples are right or wrong, the
 variance is that with one more sample that the first candidate alone has right, and one that the
@@ -30,6 +32,7 @@ from ...report.verdicts import ClientGain, by_client, judged_clients, pooled
 MANY = 20  # clients needed for an interval over clients
 HELD_OUT_SAMPLES = 20  # needed for a confidence interval
 LEVEL = 0.05  # of all intervals: 95 %
+NOTICED = 0.9  # how sure it must be that folds differ by more than their samples
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class HeldOutSamples:
             return 0.0, 0
         between = float(np.var(means, ddof=1))
         if not self.repeated:  # other samples under every seed: their part is counted already
-            between = max(0.0, between - float(np.mean(samples)))
+            between = beyond_samples(between, float(np.mean(samples)), len(means))
         return between / len(means), len(means) - 1
 
     def training_variance(self, d: np.ndarray) -> float:
@@ -165,6 +168,18 @@ class HeldOutSamples:
         if not self.repeated:
             between = between - np.nanmean(samples[:, several], axis=0)
         return max(0.0, float(between.mean()))
+
+
+def beyond_samples(between: float, samples: float, seeds: int) -> float:
+    """The variance between folds that the samples in them do not explain.
+
+    >>> beyond_samples(2.0, 1.0, 3), beyond_samples(9.0, 1.0, 3)
+    (0.0, 8.0)
+    """
+    from scipy.special import chdtri
+
+    noticed = between > samples * chdtri(seeds - 1, 1 - NOTICED) / (seeds - 1)
+    return between - samples if noticed else 0.0
 
 
 def satterthwaite(*parts: tuple[float, int]) -> float:

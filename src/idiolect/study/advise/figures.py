@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...host.metrics import EvaluatedSamples, Metric, TargetForm
-from .estimate import HELD_OUT_SAMPLES, MANY, Gain, satterthwaite
+from .estimate import HELD_OUT_SAMPLES, MANY, Gain, beyond_samples, satterthwaite
 
 RESAMPLES = 200
 LARGEST = 100  # numbers that a model answers to a sample, where answers are kept
@@ -101,7 +101,7 @@ class MetricFigures:
         values = by_seed[~np.isnan(by_seed)]
         trainings = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
         if not self.repeated:  # other samples under every seed: their part is counted already
-            trainings = max(0.0, trainings - samples)
+            trainings = beyond_samples(trainings, samples, len(values))
         parts = ((samples, freedom), (trainings, len(values) - 1))
         return Gain(mean, math.sqrt(samples + trainings), satterthwaite(*parts))
 
