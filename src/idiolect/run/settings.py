@@ -420,9 +420,7 @@ class Evaluation(Knobs):
         write=metrics_text,
         takes=(AnyMetric, Sequence[AnyMetric]),
         roles=(COMPARISON, EVALUATION),
-        refused_in={
-            "advise": "metric='auc', for example, says what candidates are judged by"
-        },
+        refused_in={"advise": "metric='auc', for example, says what candidates are judged by"},
     )
     metric: str = knob(
         "",

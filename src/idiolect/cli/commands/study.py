@@ -251,8 +251,8 @@ def advise(argv: list[str]) -> None:
         say(f"ignored from the settings file: {', '.join(ignored)} (not for advise)")
     if request.file.methods and not flags.methods:
         say(
-            f"methods of the settings file ({', '.join(request.file.methods)}) do not narrow advise: "
-            "name the candidates on the command line to do that"
+            f"methods of the settings file ({', '.join(request.file.methods)}) "
+            "do not narrow advise: name the candidates on the command line to do that"
         )
     directory = output.new_directory("advise")
     federation = plan.make_data()
