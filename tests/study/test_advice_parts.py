@@ -9,8 +9,8 @@ from scipy import stats
 
 import idiolect as il
 from idiolect.data.sets.regression import LogisticRegression
-from idiolect.study.advise import advice as words
 from idiolect.report.verdicts import CANNOT_TELL, GAINS, LOSES, judged_clients
+from idiolect.study.advise import advice as words
 from idiolect.study.advise.estimate import (
     MANY,
     Compared,

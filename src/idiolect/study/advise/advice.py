@@ -246,7 +246,7 @@ def constant_line(
         samples += len(held_out)
     figures = {name: total / samples for name, total in totals.items()}
     if holdout.data.classes:
-        figures["loss"] = figures.pop("log_loss")
+        figures["loss"] = figures.pop("log_loss", math.nan)
     blank = dict.fromkeys(("gain", "low", "high", "bytes"))
     return {
         "label": "majority class" if holdout.data.classes else "training mean",

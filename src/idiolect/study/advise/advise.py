@@ -160,9 +160,10 @@ def advise(
     if directory is not None:
         refuse_advice(Path(directory))
     plans = _plans(methods or options.personal)
-    check_metrics(whole, federation, (), run_settings.metric)
     seeds = run_settings.seeds
     holdout = Holdout.of(federation, options.validation, run_settings.seed, seeds)
+    if run_settings.metric:
+        check_metrics(whole, holdout.data, (), run_settings.metric)
     with _reporting(progress) as report, torch_threads(run_settings.threads), warnings_once():
         counter = TrainingCounter(report, len(plans), seeds, options.splits)
         inquiry = Inquiry(
@@ -282,6 +283,10 @@ class Inquiry:
         if settled:
             choice, reason = settled
             return self._advice(Decision(choice, float(choice == UNDECIDED)), [reason])
+        if self.metric not in (*SAMPLE_METRICS, *self.figures):
+            raise SettingError(
+                f"metric must be accuracy or loss for targets of this form, got {self.metric!r}"
+            )
         candidates = self._train(plans)
         values = {c.label: self._values(c) for c in candidates}
         for label in [label for label, v in values.items() if np.isinf(v).any()]:
