@@ -29,9 +29,10 @@ def marked(choice, gain, pooled=None, error=0.1, interval=1.0):
     advice = {"choice": choice, "cpu": 1.0, "gains": {}, "tie": 1.0, "p": 0.01}
     outcome = {
         "partly": facts(gain),
+        "shifted": facts(gain),
         "pooled": facts(gain if pooled is None else pooled),
         "tie": 1.0,
-        "losses": {"alone": 2.0, "pooled": 1.0, "partly": 1.0},
+        "losses": {"alone": 2.0, "pooled": 1.0, "shifted": 1.0, "partly": 1.0},
         "sites": 3,
         "samples": 90,
         "advice": {"quick": advice, "full": advice},

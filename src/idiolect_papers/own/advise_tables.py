@@ -1,9 +1,10 @@
 """Is advice right on tables as sites have them? Messy tables, and their truth by scikit-learn.
 
 Every case is a table: samples, targets, and the site of each. Made-up tables have a large test
-sample per site, real ones five folds. The truth is the loss per sample of three kinds of models:
-one per site (alone), one for all (pooled), and one with a common part and a part of each site
-(partly pooled: all features, and again the features times an indicator of the site). texts/
+sample per site, real ones five folds. The truth is the loss per sample of four kinds of models:
+one per site (alone), one for all (pooled), one for all with an intercept of each site (shifted),
+and one with a common part and a part of each site (partly pooled: all features, and again the
+features times an indicator of the site). texts/
 advise-tables.toml has the rule by which an advice is marked.
 """
 
@@ -30,6 +31,7 @@ NAME = "advise-tables"
 TEXTS = read_text(NAME)
 TEST = 2000  # test samples of a site, where the table is made up
 FOLDS = 5
+TOGETHER = ("pooled", "shifted", "partly")  # kinds of models that learn together
 SHARE = 0.01  # of the loss of a constant answer, or of the models alone: a tie
 
 
@@ -225,7 +227,7 @@ REAL: dict[str, Callable[[np.random.Generator], Table]] = {
 
 # -- the truth -------------------------------------------------------------------------------------
 def site_losses(train: Table, test: Table, classes: int, cross: int = 4) -> dict[str, np.ndarray]:
-    """The loss of every test sample by models alone, pooled, and partly pooled."""
+    """The loss of every test sample by models alone, pooled, shifted and partly pooled."""
     sites = np.unique(train.site)
     alone = np.full(len(test.y), math.nan)
     for site in sites:
@@ -234,10 +236,23 @@ def site_losses(train: Table, test: Table, classes: int, cross: int = 4) -> dict
     return {
         "alone": alone,
         "pooled": _loss(train.x, train.y, test.x, test.y, classes, cross),
+        "shifted": _loss(
+            _with_intercepts(train, sites),
+            train.y,
+            _with_intercepts(test, sites),
+            test.y,
+            classes,
+            cross,
+        ),
         "partly": _loss(
             _with_sites(train, sites), train.y, _with_sites(test, sites), test.y, classes, cross
         ),
     }
+
+
+def _with_intercepts(table: Table, sites: np.ndarray) -> np.ndarray:
+    """The features and an indicator of every site, so large that it is hardly regularised."""
+    return np.concatenate([table.x, 10.0 * (table.site[:, None] == sites)], 1)
 
 
 def _with_sites(table: Table, sites: np.ndarray) -> np.ndarray:
@@ -325,7 +340,7 @@ def _facts(
     facts: dict[str, Any] = {"losses": means, "tie": SHARE * scale, "samples": len(table.y)}
     facts["sites"] = len(np.unique(table.site))
     facts["rarest"] = float(np.bincount(table.y).min() / len(table.y)) if classes else math.nan
-    for kind in ("pooled", "partly"):
+    for kind in TOGETHER:
         d = losses["alone"] - losses[kind]
         gain = float(np.average(d, weights=weight))
         spread = math.sqrt(np.average((d - gain) ** 2, weights=weight))
@@ -403,8 +418,8 @@ class MarkedTable:
 
     @property
     def best(self) -> str:
-        """Pooled or partly pooled, whichever is better."""
-        return max(("pooled", "partly"), key=lambda kind: self.outcome[kind]["gain"])
+        """The best kind of model that learns together."""
+        return max(TOGETHER, key=lambda kind: self.outcome[kind]["gain"])
 
     @property
     def gain(self) -> float:
@@ -437,6 +452,7 @@ class MarkedTable:
             "samples": f"{o['samples']:,}",
             "alone": f"{o['losses']['alone']:.4g}",
             "pooled": f"{o['losses']['pooled']:.4g}",
+            "shifted": f"{o['losses']['shifted']:.4g}",
             "partly pooled": f"{o['losses']['partly']:.4g}",
             "true gain, in ties": f"{self.gain:+.1f}",
             "visible": "yes" if self.visible else "no",
