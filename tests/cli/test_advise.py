@@ -51,7 +51,7 @@ def test_it_says_in_words_what_to_deploy_in_the_width_of_the_terminal(capsys, mo
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["advise", "finetune", *SMALL, "--directory", "out"]) == 0
     out = capsys.readouterr().out
-    assert "learn alone" in out or "Deploy" in out or "Undecided" in out
+    assert "Train each site alone" in out or "Deploy" in out or "Undecided" in out
     assert "per round" in out and "test samples were not looked at" in out
     assert all(len(line) <= 80 for line in out.splitlines())
 
@@ -72,6 +72,10 @@ def test_it_reads_a_table_and_a_settings_file(capsys):
     assert "ignored from the settings file: " in from_file.err
     found = json.loads(from_file.out)
     assert {c["client"] for c in found["clients"]} == {"a", "b", "c"}
+    # the file that init wrote names methods for compare: they do not narrow the advice
+    labels = [row["label"] for row in found["candidates"]]
+    assert labels == ["local", "fedavg", "finetune", "ditto", "majority class"]
+    assert "do not narrow advise" in from_file.err
     flags += split("--data table --path visits.csv --client site --target outcome ditto")
     assert main(["advise", *flags]) == 0
     assert {c["client"] for c in json.loads(capsys.readouterr().out)["clients"]} == {"a", "b", "c"}
@@ -81,7 +85,7 @@ def test_it_reads_a_table_and_a_settings_file(capsys):
     ("flags", "text"),
     [
         ("--rounds 5", "rounds must not be given to advise"),
-        ("--metric auc", "metric must be accuracy or loss"),
+        ("--metric acu", "'acu' is unknown"),
         ("--validation none", "validation must be one of 'auto', 'given', 'folds', got 'none'"),
         ("dito", "did you mean 'ditto'"),
         ("--tie 2", "tie must be a number >= 0 and < 1, got 2.0"),

@@ -9,11 +9,10 @@ from scipy import stats
 
 import idiolect as il
 from idiolect.data.sets.regression import LogisticRegression
+from idiolect.report.verdicts import CANNOT_TELL, GAINS, LOSES, judged_clients
 from idiolect.study.advise import advice as words
 from idiolect.study.advise.estimate import (
-    GAINS,
-    INCONCLUSIVE,
-    LOSES,
+    MANY,
     Compared,
     Gain,
     HeldOutSamples,
@@ -31,8 +30,8 @@ RNG = np.random.default_rng(0)
 
 # -- intervals -------------------------------------------------------------------------------------
 def test_with_many_clients_of_one_size_the_interval_is_a_t_interval_over_clients():
-    each = RNG.normal(0.1, 1, (20, 7))
-    held = HeldOutSamples(np.repeat(np.arange(20), 7), 20, repeated=True)
+    each = RNG.normal(0.1, 1, (MANY, 7))
+    held = HeldOutSamples(np.repeat(np.arange(MANY), 7), MANY, repeated=True)
     gain = held.gain(each.reshape(1, -1))
     want = stats.ttest_1samp(each.mean(1), 0).confidence_interval()
     assert (gain.low, gain.high) == pytest.approx((want.low, want.high))
@@ -74,10 +73,10 @@ def test_samples_of_other_folds_do_not_count_as_other_trainings():
 
 
 def test_intervals_hold_what_they_promise():
-    held = HeldOutSamples(np.repeat(np.arange(15), 8), 15, repeated=True)
+    held = HeldOutSamples(np.repeat(np.arange(25), 8), 25, repeated=True)
     inside = 0
     for _ in range(400):
-        d = 0.2 + RNG.normal(0, 0.3, 15).repeat(8) + RNG.normal(0, 1, 120)
+        d = 0.2 + RNG.normal(0, 0.3, 25).repeat(8) + RNG.normal(0, 1, 200)
         gain = held.gain(d[None])
         inside += gain.low <= 0.2 <= gain.high
     assert 0.91 <= inside / 400 <= 0.99
@@ -103,14 +102,14 @@ def test_clients_who_gain_and_lose_are_called_and_the_others_are_not():
     d = truth + RNG.normal(0, 0.5, 120)
     held = HeldOutSamples(owner, 4, repeated=True)
     found = client_gains(d[None], held, ("a", "b", "c", 7))
-    assert [c.verdict for c in found] == [GAINS, INCONCLUSIVE, LOSES, INCONCLUSIVE]
+    assert [c.verdict for c in found] == [GAINS, CANNOT_TELL, LOSES, CANNOT_TELL]
     assert [c.client for c in found] == ["a", "b", "c", 7]
 
 
 def test_where_nobody_gains_or_loses_hardly_anyone_is_called():
     held = HeldOutSamples(np.repeat(np.arange(50), 20), 50, repeated=True)
     called = sum(
-        c.verdict != INCONCLUSIVE
+        c.verdict != CANNOT_TELL
         for _ in range(10)
         for c in client_gains(RNG.normal(0, 1, (1, 1000)), held, tuple(range(50)))
     )
@@ -121,14 +120,41 @@ def test_hits_are_called_by_the_exact_sign_test():
     d = np.zeros(40)
     d[:5], d[20:32] = 1, 1  # five samples better: p = 1/16; twelve: p < 0.001
     held = HeldOutSamples(np.repeat([0, 1], 20), 2, repeated=True, counted=True)
-    assert [c.verdict for c in client_gains(d[None], held, (0, 1))] == [INCONCLUSIVE, GAINS]
+    assert [c.verdict for c in client_gains(d[None], held, (0, 1))] == [CANNOT_TELL, GAINS]
 
 
 def test_of_fewer_than_five_samples_nothing_is_said():
     held = HeldOutSamples(np.repeat([0, 1], [4, 30]), 2, repeated=True)
     found = client_gains(np.ones((1, 34)) + RNG.normal(0, 0.01, (1, 34)), held, (0, 1))
-    assert found[0].verdict == INCONCLUSIVE and math.isinf(found[0].half)
+    assert found[0].verdict == CANNOT_TELL and math.isinf(found[0].high)
     assert found[1].verdict == GAINS
+
+
+def test_five_samples_on_which_both_agree_leave_a_wide_interval():
+    (client,) = judged_clients(np.zeros(5), np.zeros(5, dtype=int), ("a",), counted=True)
+    assert client.low < -0.3 and client.high > 0.3 and client.verdict == CANNOT_TELL
+
+
+def test_a_client_without_the_rare_outcome_borrows_the_others_variance():
+    rng = np.random.default_rng(1)
+    common = rng.normal(0, 1, 80)
+    quiet = np.full(10, 0.01)  # no outcome among its ten samples: all differ by the same
+    owner = np.repeat([0, 1, 2], [40, 40, 10])
+    clients = judged_clients(np.r_[common, quiet], owner, ("a", "b", "c"), counted=False)
+    assert clients[2].low < -0.2 and clients[2].verdict == CANNOT_TELL
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_intervals_of_single_clients_hold_the_truth(counted):
+    rng = np.random.default_rng(2)
+    owner = np.repeat(np.arange(40), 10)
+    inside = 0
+    for _ in range(50):
+        d = rng.choice([-1.0, 0.0, 1.0], 400, p=[0.1, 0.7, 0.2])
+        d = d if counted else d + 0.1 * rng.normal(size=400)
+        clients = judged_clients(d, owner, tuple(range(40)), counted)
+        inside += sum(c.low <= 0.1 <= c.high for c in clients)
+    assert inside / 2000 >= 0.93
 
 
 # -- the rule --------------------------------------------------------------------------------------
@@ -162,10 +188,30 @@ def test_the_alternative_is_too_close_to_call_where_the_interval_holds_zero():
 
 
 def test_words_name_what_is_deployed_and_how_sure_it_is():
-    gains = {"ditto": Gain(0.05, 0.01, 50)}
-    decision = decide([Compared("ditto", gains["ditto"], 10.0)], 0.01)
-    said = " ".join(words.deployment(decision, gains, "accuracy", 0.01, folds=True))
-    assert "Deploy ditto" in said and "+5.0 points" in said and "very sure" in said
+    compared = [of("ditto", 0.05, 0.01)]
+    unit = words.GainUnit("accuracy", 0.01)
+    said = words.deployment(decide(compared, 0.01), compared, unit, folds=True)
+    assert said[0] == "Deploy ditto: it gains 1 point of accuracy or more over learning alone."
+    assert "+5.0 points" in said[1] and said[2].endswith("gains nothing (p < 0.001).")
+
+
+def test_words_of_a_refuted_gain_say_that_the_data_rule_it_out():
+    compared = [of("fedavg", -0.02, 0.005), of("ditto", 0.001, 0.003)]
+    unit = words.GainUnit("accuracy", 0.01)
+    said = words.deployment(decide(compared, 0.01), compared, unit, folds=True)
+    assert said[0] == "Train each site alone: no federated method gained 1 point of accuracy."
+    assert said[2] == "The data rule out a gain of 1 point (p = 0.002)."
+
+
+def test_undecided_words_claim_nothing_clear():
+    compared = [of("fedavg", 0.02, 0.02), of("ditto", 0.01, 0.02)]
+    unit = words.GainUnit("accuracy", 0.01)
+    said = " ".join(words.deployment(decide(compared, 0.01), compared, unit, folds=True))
+    assert (
+        "We cannot tell yet whether fedavg or ditto is at least 1 point better than learning "
+        "alone." in said
+    )
+    assert "clearly" not in said
 
 
 # -- R^2 against C m/N -----------------------------------------------------------------------------
@@ -225,15 +271,27 @@ def test_r2_needs_two_clients_with_four_samples():
     assert heterogeneity([(torch.zeros(6, 3), halves_of(federation))], task, 0) is None
 
 
-def test_one_model_for_all_gives_way_to_a_personal_one_that_is_not_clearly_worse():
-    fedavg = Compared("fedavg", Gain(0.10, 0.01, 20), 10.0, personal=False)
-    tuned = Compared("finetune", Gain(0.07, 0.01, 20), 10.0)
-    assert decide([fedavg, tuned], 0.01).choice == "finetune"
-    assert decide([fedavg, tuned], 0.01, lambda one, other: one == "finetune").choice == "fedavg"
-    dear = Compared("ditto", Gain(0.10, 0.01, 20), 20.0)
-    assert decide([fedavg, dear], 0.01).choice == "fedavg"
-    unsure = Compared("finetune", Gain(0.07, 0.05, 20), 10.0)
-    assert decide([fedavg, unsure], 0.01).choice == "fedavg"
+def test_the_simpler_or_better_one_is_deployed_at_equal_bytes():
+    fedavg = Compared("fedavg", Gain(0.096, 0.02, 50), 10.0, personal=False)
+    ditto = Compared("ditto", Gain(0.068, 0.01, 50), 10.0)
+    assert decide([fedavg, ditto], 0.01).choice == "fedavg"  # better and simpler
+    near = Compared("ditto", Gain(0.101, 0.01, 50), 10.0)
+    assert decide([fedavg, near], 0.01).choice == "fedavg"  # simpler, and within a tie
+    far = Compared("ditto", Gain(0.12, 0.01, 50), 10.0)
+    assert decide([fedavg, far], 0.01).choice == "ditto"
+    cheap = Compared("lp-proj", Gain(0.09, 0.01, 50), 1.0)
+    assert decide([fedavg, cheap], 0.01).choice == "lp-proj"
+
+
+def test_words_say_what_was_weighed():
+    fedavg = Compared("fedavg", Gain(0.096, 0.02, 50), 10.0, personal=False)
+    ditto = Compared("ditto", Gain(0.068, 0.01, 50), 10.0)
+    unit = words.GainUnit("accuracy", 0.01)
+    assert words.weighing("fedavg", [fedavg, ditto], unit) == [
+        "It gained most; next is ditto (+6.8 points)."
+    ]
+    near = Compared("ditto", Gain(0.101, 0.01, 50), 10.0)
+    assert "less simple" in words.weighing("fedavg", [fedavg, near], unit)[0]
 
 
 def test_intervals_that_hold_together_are_narrower_where_candidates_move_together():

@@ -194,6 +194,89 @@ def test_a_regression_is_judged_by_its_loss():
     assert advice.tie == pytest.approx(0.01 * advice.table[0]["value"])
 
 
+# -- tables as hospitals have them -----------------------------------------------------------------
+def rare(seed=5, clients=10):
+    """One rule, few deaths: one model for all has a lower log loss and as many hits."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(100, 500, clients)
+    x = rng.standard_normal((int(sizes.sum()), 8))
+    rule = np.r_[1.2, -1.0, 0.8, np.zeros(5)]
+    dies = rng.random(len(x)) < 1 / (1 + np.exp(-(x @ rule - 4.5)))
+    ids = np.repeat([f"site {k}" for k in range(clients)], sizes)
+    return il.Federation.from_arrays(x.astype(np.float32), dies.astype(int), ids, classes=2)
+
+
+def test_a_rare_outcome_is_judged_by_log_loss_and_not_by_accuracy():
+    advice = il.advise(rare(), linear(8, 2), ["finetune"], **FOLDS_OF_ALL)
+    rows = {row["label"]: row for row in advice.table}
+    assert advice.metric == "loss" and advice.choice in ("fedavg", "finetune")
+    accuracies = [row["figures"]["accuracy"] for row in rows.values()]
+    assert max(accuracies) - min(accuracies) < 0.02  # it measures nothing here
+    assert {"accuracy", "auc", "balanced_accuracy"} <= set(rows["local"]["figures"])
+    assert rows["fedavg"]["figures"]["auc"] > rows["local"]["figures"]["auc"]
+
+
+def test_a_tie_of_the_log_loss_is_a_share_of_the_constant_answers():
+    federation = alike(6, 40)
+    advice = il.advise(federation, linear(20, 2), ["finetune"], **SMALL)
+    share = float(federation.class_counts("train").sum(0)[1]) / int(federation.sizes("train").sum())
+    entropy = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    assert advice.tie == pytest.approx(0.01 * entropy)
+
+
+@pytest.mark.parametrize("metric", ["auc", "f1", "balanced_accuracy"])
+def test_a_figure_that_no_sample_has_decides_with_a_paired_interval(metric):
+    advice = il.advise(alike(6, 60), linear(20, 2), ["finetune"], metric=metric, **SMALL)
+    rows = {row["label"]: row for row in advice.table}
+    gain = rows["fedavg"]["value"] - rows["local"]["value"]
+    assert advice.metric == metric and rows["fedavg"]["gain"] == pytest.approx(gain, abs=1e-6)
+    assert rows["fedavg"]["low"] < gain < rows["fedavg"]["high"]
+    assert any("judged by their loss" in note for note in advice.notes)
+
+
+def test_the_paired_bootstrap_of_the_auc_has_the_width_of_independent_tables():
+    from idiolect.host.metrics import TargetForm, parse_metrics
+    from idiolect.study.advise.figures import MetricFigures
+
+    rng = np.random.default_rng(0)
+    (auc,) = parse_metrics("auc")
+    gains, errors = [], []
+    for _ in range(30):
+        y = torch.from_numpy((rng.random(300) < 0.3).astype(int))
+        x = rng.normal(0, 1, 300) + 0.8 * y.numpy()
+        answers = {"local": x + rng.normal(0, 1, 300), "fedavg": x}
+        logits = {k: np.stack([0 * v, v], 1)[None].astype(np.float32) for k, v in answers.items()}
+        owner = np.repeat(np.arange(3), 100)
+        figures = MetricFigures(auc, TargetForm(2), owner, y, 3, repeated=True)
+        gain = figures.gains(logits, "local", np.ones((1, 300), dtype=bool))["fedavg"]
+        gains.append(gain.mean)
+        errors.append(gain.error)
+    assert np.mean(errors) == pytest.approx(np.std(gains), rel=0.4)
+
+
+def test_few_validation_samples_are_judged_by_folds_and_many_by_themselves():
+    few = Holdout.of(classification((30,) * 3, valid=0.3), "auto", 0, seeds=3)
+    assert few.kind == "folds" and few.folds == 3
+    assert (few.mask(3).sum(0) == 1).all()  # every sample judges once
+    many = Holdout.of(classification((6000,) * 2, valid=0.5), "auto", 0)
+    assert many.kind == "given"
+
+
+def test_quick_tells_opposite_rules_apart_from_one():
+    quick = {"quick": True, "gradients": 60, "progress": False, "threads": 1}
+    federation = opposed(10, 100)
+    advice = il.advise(federation, linear(20, 2), **quick)
+    assert advice.choice == "local"
+    assert il.advise(alike(20, 40), linear(20, 2), **quick).choice in ("fedavg", "finetune")
+
+
+def test_an_advice_says_one_thing(tmp_path):
+    advice = il.advise(classification((24,) * 5), linear(), ["ditto"], **SMALL)
+    assert "clearly" not in " ".join(advice.words)
+    assert "R²" not in " ".join(advice.words) and "R²" in " ".join(advice.details)
+    assert "R²" in str(replace(advice, verbose=True))
+
+
 # -- what it cannot tell ---------------------------------------------------------------------------
 def test_one_client_has_nobody_to_learn_with():
     advice = il.advise(classification((30,)), linear(), **SMALL)
@@ -247,7 +330,8 @@ def test_dropout_and_running_statistics_have_the_plain_norm():
     [
         ({"rounds": 5}, "rounds must not be given to advise"),
         ({"target_value": 0.5}, "target_value must not be given to advise"),
-        ({"metric": "auc"}, "metric must be accuracy or loss"),
+        ({"metric": "acu"}, "'acu' is unknown; did you mean 'auc'"),
+        ({"metric": "rmse"}, "it is about real targets, and these data have classes"),
         ({"gradients": -1}, "gradients must be a whole number >= 0, got -1"),
         ({"methods": "ditto"}, "methods must be a list of methods, got 'ditto'"),
         ({"methods": ["dichotomy"]}, "must not include dichotomy"),

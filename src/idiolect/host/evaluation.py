@@ -23,6 +23,8 @@ from ..core.types import Tree, first, leaves, map_tree
 from ..data.federation import Federation
 from ..task.losses import SampleScores, joined
 from ..task.task import Task
+from .metrics import EvaluatedSamples, TargetForm
+from .metrics.metric import plain, prediction
 
 _KEEP = 512 << 20  # bytes of padded data kept between rounds
 _PIECE = 341 * TILE  # samples that a forward pass of one model takes at once
@@ -284,3 +286,39 @@ class EachSample:
         owner = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
         sums = torch.zeros(len(self.sizes), dtype=torch.float64).index_add_(0, owner, weights)
         return weights * per_weight(self.sizes, sums)[owner]
+
+
+class EachOutput:
+    """What models answer to every sample of a split, as an `Evaluator` comes by it."""
+
+    def __init__(self, data: Federation, split: str, form: TargetForm):
+        self.form = form
+        self.starts = data.offsets[split][:-1] - data.offsets[split][0]
+        self.owner = torch.repeat_interleave(torch.arange(data.clients), data.sizes(split))
+        low, high = int(data.offsets[split][0]), int(data.offsets[split][-1])
+        self.targets = map_tree(lambda t: plain(t[low:high]), data.targets)
+        self._outputs: Tensor | None = None  # made once the shape of an answer is known
+        self._next = 0
+
+    def add(self, owner: Tensor, outputs: Tree, targets: Tree) -> None:
+        """The next samples of the split, in their order."""
+        at = torch.arange(self._next, self._next + len(owner))
+        self._next += len(owner)
+        self._write(at, plain(prediction(outputs)))
+
+    def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
+        """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
+        at = self.starts[rows].unsqueeze(1) + torch.arange(exists.shape[1])
+        self._write(at[exists], plain(prediction(outputs))[exists])
+
+    def _write(self, at: Tensor, outputs: Tensor) -> None:
+        if self._outputs is None:
+            self._outputs = torch.full(
+                (len(self.owner), *outputs.shape[1:]), torch.nan, dtype=outputs.dtype
+            )
+        self._outputs[at] = outputs
+
+    def samples(self) -> EvaluatedSamples:
+        """All of them."""
+        outputs = torch.zeros(0) if self._outputs is None else self._outputs
+        return EvaluatedSamples(self.owner, outputs, self.targets, self.form)

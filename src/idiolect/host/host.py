@@ -31,8 +31,8 @@ from ..task.context import Here
 from ..wire import messages as wire
 from ..wire.ragged import Ragged
 from .async_work import AsyncWork
-from .evaluation import EachSample, Evaluator, ScoreSums
-from .metrics import Metric, Tally, form_of
+from .evaluation import Counting, EachOutput, EachSample, Evaluator, ScoreSums
+from .metrics import EvaluatedSamples, Metric, Tally, form_of
 from .scores import Scores
 
 if TYPE_CHECKING:
@@ -344,17 +344,31 @@ class Host:
 
         Samples are in the order of the data: by client.
         """
+        each = EachSample(self.contract.task, self.data, split)
+        self._each_personal(version, message, split, each)
+        return each.means()
+
+    def each_output(self, version: int, message: bytes, split: str) -> EvaluatedSamples:
+        """What its client's personal model answers to every sample of a split, for its owner.
+
+        Samples are in the order of the data: by client.
+        """
+        task = self.contract.task
+        each = EachOutput(self.data, split, form_of(self.data, task.criterion))
+        self._each_personal(version, message, split, each)
+        return each.samples()
+
+    def _each_personal(self, version: int, message: bytes, split: str, each: Counting) -> None:
+        """Show every sample of a split, and the answer of its client's personal model."""
         contract = self.contract
         down = self._open(contract.down, message, version, contract.task.device)
         evaluator = self._evaluator(split)
-        each = EachSample(contract.task, self.data, split)
         for rows in self.samples.argsort(stable=True).split(self.chunk):
             x, _ = self._personal(version, down, rows)
             if _is_one_model(x, down):
                 evaluator.shared(x[0], each)
                 break
             evaluator.personal(x, rows, evaluator.blank(), each)
-        return each.means()
 
     def _scores(
         self, split: str, sums: ScoreSums, rows: Tensor, gradients: Tensor, tally: Tally | None

@@ -20,7 +20,7 @@ from ..core.types import State
 from ..data.federation import Census, Federation
 from .calls import MOST_COUNTED, Call
 from .host import Host, HostSettings
-from .metrics import TargetForm
+from .metrics import EvaluatedSamples, TargetForm
 from .scores import Scores
 
 
@@ -41,6 +41,9 @@ class HostLike(Protocol):
 
     def each_sample(self, version: int, message: bytes, split: str) -> tuple[Tensor, Tensor]:
         """Hits and loss of every sample of a split."""
+
+    def each_output(self, version: int, message: bytes, split: str) -> EvaluatedSamples:
+        """What its client's model answers to every sample of a split."""
 
     def all_rows(self) -> State:
         """The private rows of all its clients."""
@@ -141,6 +144,9 @@ class RemoteHost:
     def each_sample(self, version: int, message: bytes, split: str) -> tuple[Tensor, Tensor]:
         return self.local.each_sample(version, message, split)
 
+    def each_output(self, version: int, message: bytes, split: str) -> EvaluatedSamples:
+        return self.local.each_output(version, message, split)
+
     def all_rows(self) -> State:
         return self.local.all_rows()
 
@@ -207,7 +213,7 @@ class SiteProxy:
             "idiolect host export"
         )
 
-    personal = personal_rows = each_sample = all_rows = digest = adopt = _at_owner
+    personal = personal_rows = each_sample = each_output = all_rows = digest = adopt = _at_owner
 
     def save(self, folder: Path) -> None:
         """No-op: sites keep their own state."""

@@ -2,6 +2,7 @@
 
 What a client gains is counted against Local, which trains as much and hears nobody, and against
 the client's own constant answer (its most frequent class, or the mean of its training targets).
+Who gains, who loses, and of whom the data cannot tell is the rule of verdicts.py, as in an advice.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..core.columns import LONGEST, Column, FittedTable, render
 from ..core.documents import plain
+from ..core.knobs import SettingError
 from ..core.text import shown
 from .format import count, number, signed
+from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -32,7 +37,7 @@ class Served:
     name: str  # short, for the heading of a column
     label: str
     values: Values
-    gains: Values  # over Local at equal compute; {} where there is none
+    gains: dict[str, ClientGain]  # over Local at equal compute; {} where there is none
     over_constant: Values  # over the client's own constant answer; {} where there is none
 
     def row(self, higher: bool) -> dict[str, Any]:
@@ -41,17 +46,17 @@ class Served:
         if not label.startswith(self.name):  # one of several of that method
             label = f"{self.name}: {label}"
         ordered = sorted(self.values.values(), reverse=higher)
-        gains = [_sign(gain) for gain in self.gains.values()]
-        below = sum(_sign(gain) < 0 for gain in self.over_constant.values())
+        verdicts = Counter(gain.verdict for gain in self.gains.values())
+        below = sum(gain < -SAME for gain in self.over_constant.values())
         return {
             "method": label,
             "best": ordered[0] if ordered else math.nan,
             "median": median(ordered) if ordered else math.nan,
             "worst": ordered[-1] if ordered else math.nan,
             "below_constant": below if self.over_constant else None,
-            "gain": gains.count(1) if gains else None,
-            "lose": gains.count(-1) if gains else None,
-            "same": gains.count(0) if gains else None,
+            "gain": verdicts[GAINS] if self.gains else None,
+            "lose": verdicts[LOSES] if self.gains else None,
+            "cannot_tell": verdicts[CANNOT_TELL] if self.gains else None,
         }
 
 
@@ -91,7 +96,7 @@ class ClientsView:
                 "place": place,
                 "samples": self.samples[name],
                 "values": {s.name: s.values.get(name, math.nan) for s in self.served},
-                "gain": first.gains.get(name),
+                **_gain_figures(first.gains.get(name)),
                 "over_constant": first.over_constant.get(name),
             }
             for name, place in places.items()
@@ -132,14 +137,17 @@ class ClientsView:
             columns.append(Column(f"below {self.constant}", 1, counted("below_constant")))
         if any(s.gains for s in self.served):
             columns += [Column(word, 0, counted(word)) for word in ("gain", "lose")]
-            columns.append(Column("same", 4, counted("same")))
+            columns.append(Column("cannot tell", 4, counted("cannot_tell")))
         title = f"{self.figure} of {len(self.ordered):,} clients, each on its own test data"
         return FittedTable(columns, rows, title, self._note())
 
     def _note(self) -> str:
         notes = []
         if any(s.gains for s in self.served):
-            notes.append("gain, lose, same: clients, against Local with as many gradients")
+            notes.append(
+                "gain, lose, cannot tell: clients, against Local with as many gradients, by paired "
+                "tests on their test samples (5 % of those called may be wrong)"
+            )
         if any(s.over_constant for s in self.served):
             notes.append(
                 f"below {self.constant}: clients that one constant answer, their own, serves better"
@@ -162,9 +170,11 @@ class ClientsView:
             columns.append(_value_column(s.name if several else self.figure, s, rank))
         if self.served[0].gains:
             columns.append(Column("gain over Local", 92, lambda r: signed(r["gain"])))
+            columns.append(Column("95 % interval", 94, _interval))
+            columns.append(Column("verdict", 93, lambda r: r["verdict"] or "–"))
         if self.served[0].over_constant and not several:
             heading = f"over {self.constant}"
-            columns.append(Column(heading, 93, lambda r: signed(r["over_constant"])))
+            columns.append(Column(heading, 95, lambda r: signed(r["over_constant"])))
         some = "" if len(rows) == len(self.ordered) else f"; {len(rows)} are shown"
         by = f" by {self.served[0].name}" if len(self.served) > 1 else ""
         title = f"clients from best to worst{by}{some}"
@@ -204,13 +214,12 @@ def clients_view(result: Any, local: Any = None) -> ClientsView:
     record = records[0]
     figure = record.figure
     higher = _higher(record, figure)
-    theirs = {} if local is None else _values(local.record, figure)
     constants = dict(zip(_names(record), record.baseline, strict=False))
     served = []
     for name, i, one in zip(names, order, records, strict=True):
         values = _values(one, figure)
-        own = one is not (None if local is None else local.record)
-        gains = _difference(values, theirs, higher) if own else {}
+        own = local is not None and one is not local.record
+        gains = _gains(results[i], local, figure, higher) if own else {}
         served.append(
             Served(name, labels[i], values, gains, _difference(values, constants, higher))
         )
@@ -275,5 +284,93 @@ def _difference(values: Values, others: dict[str, Any], higher: bool) -> Values:
     }
 
 
-def _sign(gain: float) -> int:
-    return 0 if abs(gain) < 1e-9 else int(math.copysign(1, gain))
+SAME = 1e-9  # figures that differ by less are equal
+
+
+# -- gains over Local ------------------------------------------------------------------------------
+def _gains(result: Any, local: Any, figure: str, higher: bool) -> dict[str, ClientGain]:
+    """What every client that has a figure gains over Local, with verdicts.
+
+    Paired sample by sample where the models of both are to be had. Where only figures are, hits
+    are taken to disagree as often as these allow, and of other figures the data cannot tell.
+    """
+    values, theirs = (_values(one.record, figure) for one in (result, local))
+    differences = _difference(values, theirs, higher)
+    names = [name for name in _names(result.record) if name in differences]
+    sizes = {str(row["client"]): row["test_samples"] for row in result.record.seeds[0].clients}
+    counted = figure == "accuracy"
+    try:
+        each, owner = _paired(result, local, figure, names)
+    except SettingError:
+        each, owner = _unpaired(values, theirs, sizes, names, counted)
+    judged = judged_clients(each, owner, names, counted)
+    return {
+        gain.client: replace(gain, gain=differences[gain.client], samples=sizes[gain.client])
+        for gain in judged
+    }
+
+
+def _paired(
+    result: Any, local: Any, figure: str, names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The difference of each test sample, the mean over seeds, and the position of its client.
+
+    Of a figure that no single sample has, that of the loss.
+    """
+    seeds = [seed.seed for seed in result.record.seeds]
+    by_seed = []
+    for seed in seeds:
+        one, other = (_samples(r, seed, figure) for r in (result, local))
+        if one.shape != other.shape:
+            raise SettingError("local: it must be of the same data")
+        by_seed.append(one - other)
+    everyone = _names(result.record)
+    sizes = [int(row["test_samples"]) for row in result.record.seeds[0].clients]
+    each = np.mean(by_seed, axis=0)
+    if len(each) != sum(sizes):
+        raise SettingError("clients: their samples are not at one host")
+    place = {name: at for at, name in enumerate(names)}
+    owner = np.repeat([place.get(name, -1) for name in everyone], sizes)
+    return each[owner >= 0], owner[owner >= 0]
+
+
+def _samples(result: Any, seed: int, figure: str) -> np.ndarray:
+    """What every test sample says of a result's personal models, higher is better."""
+    session = result.session(seed)
+    version = session.server.version
+    host = session.hosts[0]
+    hits, loss = host.each_sample(version, session.server.message(version), "test")
+    return np.asarray(hits if figure == "accuracy" else -loss)
+
+
+def _unpaired(
+    values: Values, theirs: Values, sizes: dict[str, int], names: Sequence[str], counted: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Differences as unlike as the two accuracies of each client allow; none of other figures.
+
+    >>> each, owner = _unpaired({"a": 0.75}, {"a": 0.5}, {"a": 4}, ["a"], True)
+    >>> each.tolist()
+    [1.0, 1.0, -1.0, 0.0]
+    """
+    if not counted:
+        return np.zeros(0), np.zeros(0, dtype=np.int64)
+    parts = []
+    for name in names:
+        n = int(sizes[name])
+        ours, other = round(values[name] * n), round(theirs[name] * n)
+        better = min(ours, n - other)
+        worse = better - (ours - other)
+        parts.append(np.repeat([1.0, -1.0, 0.0], [better, worse, n - better - worse]))
+    return np.concatenate(parts), np.repeat(np.arange(len(names)), [len(p) for p in parts])
+
+
+def _gain_figures(gain: ClientGain | None) -> dict[str, Any]:
+    if gain is None:
+        return dict.fromkeys(("gain", "low", "high", "verdict"))
+    return {"gain": gain.gain, "low": gain.low, "high": gain.high, "verdict": gain.verdict}
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if row["low"] is None or not math.isfinite(row["low"]):
+        return "–"
+    return f"{signed(row['low'])} to {signed(row['high'])}"

@@ -321,7 +321,8 @@ def _points(axes: Any, rows: Sequence[Row], local: str) -> None:
 # -- an advice on one page ---------------------------------------------------------------------
 PAGE = (8.27, 11.69)  # inches: A4
 LINE = 100  # characters of a line of words
-VERDICTS = {"gains": COLOURS[2], "loses": COLOURS[1], "inconclusive": "#b8b8b8"}
+LONG_LINE = 125  # of a line of notes, which are smaller
+VERDICTS = {"gains": COLOURS[2], "loses": COLOURS[1], "cannot tell": "#b8b8b8"}
 LONGEST = 40  # characters of a candidate's label
 NAMED = 30  # up to so many clients are named
 
@@ -333,6 +334,7 @@ def advice_picture(advice: dict[str, Any], title: str, path: Path) -> Path | Non
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     text = [line for words in advice["words"] for line in textwrap.wrap(words, LINE)]
+    notes = [line for note in advice["notes"] for line in textwrap.wrap(f"note: {note}", LONG_LINE)]
     rows = [r for r in advice["candidates"] if r["gain"] is not None]
     panels = [_candidates] if rows else []
     panels += [_clients] if advice["clients"] else []
@@ -340,7 +342,7 @@ def advice_picture(advice: dict[str, Any], title: str, path: Path) -> Path | Non
     heights = {_candidates: 0.6 + 0.3 * len(rows), _clients: 3.2, _threshold: 0.9}
     margins = ConstrainedLayoutEngine(rect=(0.03, 0.02, 0.94, 0.96))
     figure = new_figure(*PAGE, layout=margins)
-    sizes = [0.45 + 0.19 * len(text), *(heights[p] for p in panels)]
+    sizes = [0.45 + 0.19 * len(text) + 0.15 * len(notes), *(heights[p] for p in panels)]
     rest = max(0.1, PAGE[1] - 1.5 - sum(sizes) - 0.5 * len(panels))
     grid = figure.add_gridspec(len(sizes) + 1, 1, height_ratios=[*sizes, rest])
     head = figure.add_subplot(grid[0])
@@ -349,6 +351,9 @@ def advice_picture(advice: dict[str, Any], title: str, path: Path) -> Path | Non
     words = "\n".join(label(line) for line in text)
     at = 1 - 0.36 / sizes[0]
     head.text(0, at, words, fontsize=8.5, color=INK, va="top", transform=head.transAxes)
+    below = "\n".join(label(line) for line in notes)
+    at -= 0.19 * len(text) / sizes[0]
+    head.text(0, at, below, fontsize=7, color=GREY, va="top", transform=head.transAxes)
     for number, panel in enumerate(panels, 1):
         axes = figure.add_subplot(grid[number])
         panel(axes, advice)
@@ -379,7 +384,8 @@ def _candidates(axes: Any, advice: dict[str, Any]) -> None:
     axes.axvspan(-advice["tie"], advice["tie"], color="#eeeeee", zorder=0)
     axes.set_yticks(range(len(rows)), [label(r["label"], LONGEST) for r in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
-    what = "accuracy" if advice["metric"] == "accuracy" else "lower loss"
+    metric = advice["metric"].replace("_", " ")
+    what = "lower loss" if metric == "loss" else metric
     note = f"gain over local ({what}), 95 % intervals together; grey: a tie"
     _title(axes, "Candidates against learning alone", note)
 

@@ -434,9 +434,7 @@ class Evaluation(Knobs):
         write=metrics_text,
         takes=(AnyMetric, Sequence[AnyMetric]),
         roles=(COMPARISON, EVALUATION),
-        refused_in={
-            "advise": "metric='accuracy' or metric='loss' says what candidates are judged by"
-        },
+        refused_in={"advise": "metric='auc', for example, says what candidates are judged by"},
     )
     metric: str = knob(
         "",

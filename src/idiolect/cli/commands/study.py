@@ -246,6 +246,7 @@ def advise(argv: list[str]) -> None:
         "methods", nargs="*", help="candidates beside local and fedavg, with fields of their own"
     )
     parser.add_argument("--picture", metavar="FILE", help="draw the advice on one page, as PNG")
+    parser.add_argument("--verbose", action="store_true", help="print details of the theory too")
     parser.add_fields("advise", AdviceOptions, "advice")
     request = parser.request(argv)
     flags, output = request.flags, request.flags.output
@@ -255,6 +256,11 @@ def advise(argv: list[str]) -> None:
     refused = set(refused_in(Settings, "advise")) - set(parser.values(flags, "run"))
     if ignored := [name for name in plan.settings if name in refused]:
         say(f"ignored from the settings file: {', '.join(ignored)} (not for advise)")
+    if request.file.methods and not flags.methods:
+        say(
+            f"methods of the settings file ({', '.join(request.file.methods)}) "
+            "do not narrow advise: name the candidates on the command line to do that"
+        )
     directory = output.new_directory("advise")
     federation = plan.make_data()
     task = plan.make_task(federation)
@@ -262,7 +268,7 @@ def advise(argv: list[str]) -> None:
         advice = run_advise(
             federation,
             task,
-            flags.methods or request.file.methods,
+            flags.methods,
             directory=directory,
             progress=lambda count, total, what: trainings.update(count, what, total=total),
             **parser.values(flags, "advise"),
@@ -270,7 +276,8 @@ def advise(argv: list[str]) -> None:
         )
     if picture is not None:
         advice.picture(Path(picture))
-    emit(output.json, advice.as_dict(), advice)
+    shown_advice = dataclasses.replace(advice, verbose=flags.verbose)
+    emit(output.json, advice.as_dict(), shown_advice)
     say(f"advice directory: {directory}")
 
 

@@ -20,26 +20,16 @@ from ...core.text import PRINT_IT, shown
 from ...data.federation import Federation
 from ...data.read.ids import ClientId
 from ...host.baselines import trivial
+from ...host.metrics import Metric, direction, parse_metrics
 from ...host.scores import summarise
 from ...report.format import count, number, signed, size
 from ...report.plots import advice_picture
+from ...report.verdicts import CANNOT_TELL, CLIENT_SAMPLES, GAINS, LOSES, ClientGain
 from ...task.losses import Loss
 from ..folders import refuse_taken
-from .estimate import (
-    CLIENT_SAMPLES,
-    GAINS,
-    HELD_OUT_SAMPLES,
-    INCONCLUSIVE,
-    LOCAL,
-    LOSES,
-    TOO_CLOSE,
-    UNDECIDED,
-    ClientGain,
-    Decision,
-    Gain,
-)
+from .estimate import HELD_OUT_SAMPLES, LOCAL, TOO_CLOSE, UNDECIDED, Compared, Decision, Gain
 from .heterogeneity import ABOVE, BELOW, Heterogeneity
-from .training import GIVEN, STEP, Candidate, Holdout
+from .training import ENOUGH, GIVEN, STEP, Candidate, Holdout
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -56,7 +46,7 @@ class Advice:
     p: float  # p-value of the deciding comparison
     words: list[str]  # what to deploy, what it costs, how sure that is
     notes: list[str]  # assumptions, and limits of what the data can show
-    metric: str  # "accuracy" or "loss"
+    metric: str  # the figure that decides: "loss" unless the user named another
     title: str
     alternative: str = ""  # "fedavg", "local" or "too close to call"; "" without FedAvg
     tie: float = 0.0  # smallest gain worth federating for, in the units of the metric
@@ -66,6 +56,8 @@ class Advice:
     heterogeneity: Heterogeneity | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    details: list[str] = field(default_factory=list)  # what only some want to read
+    verbose: bool = False  # whether details are printed too
 
     @property
     def decided(self) -> bool:
@@ -74,12 +66,12 @@ class Advice:
 
     @property
     def gains(self) -> dict[str, list[ClientId]]:
-        """Who gains, who loses, and whose case is inconclusive, by the clients' own ids.
+        """Who gains, who loses, and of whom the data cannot tell, by the clients' own ids.
 
         By the chosen method against learning alone; where the choice is that, or none, by the best
         one that federates.
         """
-        names = {"gain": GAINS, "lose": LOSES, "untold": INCONCLUSIVE}
+        names = {"gain": GAINS, "lose": LOSES, "untold": CANNOT_TELL}
         return {
             key: [c.client for c in self.clients if c.verdict == verdict]
             for key, verdict in names.items()
@@ -93,6 +85,7 @@ class Advice:
                 "alternative": self.alternative,
                 "words": self.words,
                 "notes": self.notes,
+                "details": self.details,
                 "metric": self.metric,
                 "tie": self.tie,
                 "p": self.p,
@@ -132,15 +125,28 @@ class Advice:
     def _candidates(self) -> FittedTable:
         columns = [
             Column("candidate", 0, lambda r: shown(r["label"], LONGEST), words=True, least=14),
-            Column(self.metric, 0, lambda r: number(r["value"])),
+            Column(self._heading(self.metric), 0, lambda r: number(r["value"])),
+            *(self._beside(name, at) for at, name in enumerate(self._others)),
             Column("gain over local", 1, lambda r: signed(r["gain"])),
             Column("95 % interval", 2, self._interval),
-            Column("bytes per round", 3, lambda r: "–" if r["bytes"] is None else _sent(r)),
-            Column("step size ×", 4, lambda r: f"{r['step_factor']:g}" if r["fields"] else "–"),
-            Column("rounds", 5, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
-            Column("gradients", 6, lambda r: count(r["gradients"])),
+            Column("bytes per round", 7, lambda r: "–" if r["bytes"] is None else _sent(r)),
+            Column("step size ×", 8, lambda r: f"{r['step_factor']:g}" if r["fields"] else "–"),
+            Column("rounds", 9, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
+            Column("gradients", 10, lambda r: count(r["gradients"])),
         ]
         return FittedTable(columns, self.table, shown(self.title))
+
+    @property
+    def _others(self) -> list[str]:
+        """The figures beside the one that decides."""
+        return [name for name in self.table[0].get("figures", {}) if name != self.metric]
+
+    def _beside(self, name: str, at: int) -> Column:
+        return Column(self._heading(name), 3 + at, lambda r: number(r["figures"].get(name)))
+
+    @staticmethod
+    def _heading(name: str) -> str:
+        return {"auc": "AUC", "f1": "F1"}.get(name, name.replace("_", " "))
 
     def _interval(self, row: dict[str, Any]) -> str:
         if row["low"] is None or not math.isfinite(row["low"]):
@@ -148,8 +154,8 @@ class Advice:
         return f"{signed(row['low'])} to {signed(row['high'])}"
 
     def _clients(self) -> FittedTable:
-        clear = [c for c in self.clients if c.verdict != INCONCLUSIVE]
-        rest = [c for c in self.clients if c.verdict == INCONCLUSIVE and c.gain == c.gain]
+        clear = [c for c in self.clients if c.verdict != CANNOT_TELL]
+        rest = [c for c in self.clients if c.verdict == CANNOT_TELL and c.gain == c.gain]
         ordered = sorted(clear or rest, key=lambda c: -c.gain)
         rows = ordered
         if len(ordered) > 2 * SHOWN:
@@ -158,17 +164,17 @@ class Advice:
             Column("client", 0, lambda c: shown(c.client, LONGEST), words=True, least=14),
             Column("samples", 2, lambda c: count(c.samples)),
             Column(f"gain by {shown(self.gains_of, 24)}", 0, lambda c: signed(c.gain)),
-            Column("± 95 %", 1, lambda c: number(c.half) if c.half < 1e9 else "–"),
+            Column("95 % interval", 1, lambda c: self._interval(c.as_dict())),
             Column("", 0, lambda c: c.verdict),
         ]
-        what = "clients that clearly gain or lose" if clear else "clients; all are inconclusive"
+        what = "clients that gain or lose" if clear else "clients; the data cannot tell of any"
         some = "" if len(rows) == len(ordered) else f", {len(rows)} of {len(ordered):,}"
         return FittedTable(columns, rows, f"{what}, by gain{some}")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        for line in self.words:
+        for line in [*self.words, *(self.details if self.verbose else [])]:
             yield Text(shown(line))
         yield Text("")
         yield from self.tables()
@@ -201,12 +207,13 @@ def _sent(row: dict[str, Any]) -> str:
 Line = dict[str, Any]
 
 
-def candidate_line(c: Candidate, value: float, gain: Gain | None) -> Line:
-    """A candidate: its figure, its gain over Local, what it costs, how it was trained."""
+def candidate_line(c: Candidate, figures: dict[str, float], metric: str, gain: Gain | None) -> Line:
+    """A candidate: its figures, its gain over Local, what it costs, how it was trained."""
     return {
         "label": c.label,
         "method": c.name,
-        "value": value,
+        "value": figures[metric],
+        "figures": figures,
         "gain": gain and gain.mean,
         "low": gain and gain.low,
         "high": gain and gain.high,
@@ -220,22 +227,36 @@ def candidate_line(c: Candidate, value: float, gain: Gain | None) -> Line:
     }
 
 
-def constant_line(holdout: Holdout, seeds: int, loss: Loss, metric: str) -> Line | None:
-    """Each client's one constant answer, on the same held-out samples; None without a meaning."""
-    total, samples = 0.0, 0
+def constant_line(
+    holdout: Holdout, seeds: int, loss: Loss, metrics: Sequence[Metric]
+) -> Line | None:
+    """Each client's one constant answer, on the same held-out samples; None without a meaning.
+
+    Its loss, where there are classes, is that of the class shares of its training samples.
+    """
+    counted = [*metrics, *parse_metrics("log_loss")] if holdout.data.classes else list(metrics)
+    totals: dict[str, float] = {}
+    samples = 0
     for seed in range(1 if holdout.kind == GIVEN else seeds):
         federation, held_out = holdout.under(seed)
-        scores = trivial(federation, loss, split="valid")
-        value = math.nan if scores is None else summarise(scores)[metric]
-        if math.isnan(value):
+        if not len(held_out):
+            continue
+        scores = trivial(federation, loss, counted, split="valid")
+        if scores is None:
             return None
-        total += value * len(held_out)
+        for name, value in summarise(scores).items():
+            if isinstance(value, float):
+                totals[name] = totals.get(name, 0.0) + value * len(held_out)
         samples += len(held_out)
+    figures = {name: total / samples for name, total in totals.items()}
+    if holdout.data.classes:
+        figures["loss"] = figures.pop("log_loss", math.nan)
     blank = dict.fromkeys(("gain", "low", "high", "bytes"))
     return {
         "label": "majority class" if holdout.data.classes else "training mean",
         "method": "constant",
-        "value": total / samples,
+        "value": math.nan,
+        "figures": figures,
         **blank,
         "rounds": 0,
         "gradients": 0,
@@ -248,7 +269,9 @@ def constant_line(holdout: Holdout, seeds: int, loss: Loss, metric: str) -> Line
 
 def beaten_by_constant(table: list[Line], constant: Line, choice: str, metric: str) -> str:
     """A remark where no candidate, or not the chosen one, does better than a constant answer."""
-    sign = 1 if metric == "accuracy" else -1
+    if math.isnan(constant["value"]):
+        return ""
+    sign = 1 if direction(metric) else -1
     better = [r["label"] for r in table if sign * (r["value"] - constant["value"]) > 0]
     answer = f"one constant answer per client ({constant['label']})"
     if not better:
@@ -259,73 +282,149 @@ def beaten_by_constant(table: list[Line], constant: Line, choice: str, metric: s
 
 
 # -- in words --------------------------------------------------------------------------------------
-CONFIDENCE = ((0.001, "very sure"), (0.01, "sure"), (0.05, "fairly sure"))
+@dataclass(frozen=True)
+class GainUnit:
+    """How gains of a metric are written, and the smallest one worth federating for."""
+
+    metric: str
+    tie: float  # in the units of the metric
+    share: float = 0.01  # the option: of a loss, the fraction that the tie is
+    classes: bool = True  # whether targets are classes, or real numbers
+
+    @property
+    def name(self) -> str:
+        """The metric in words.
+
+        >>> GainUnit("loss", 0.007).name, GainUnit("balanced_accuracy", 0.01).name
+        ('log loss', 'balanced accuracy')
+        """
+        if self.metric == "loss":
+            return "log loss" if self.classes else "loss"
+        return {"auc": "AUC", "f1": "F1"}.get(self.metric, self.metric.replace("_", " "))
+
+    def text(self, value: float, signed: bool = True) -> str:
+        """A gain: accuracy in percentage points, other figures as they are.
+
+        >>> unit = GainUnit("accuracy", 0.01)
+        >>> unit.text(0.0312), unit.text(0.01, signed=False), GainUnit("loss", 0.01).text(-0.0004)
+        ('+3.1 points', '1 point', '-0.0004')
+        """
+        sign = "+" if signed else ""
+        if self.metric != "accuracy":
+            return f"{value:{sign}.4f}" if signed else f"{value:.3g}"
+        points = f"{100 * value:{sign}.1f}" if signed else f"{100 * value:.3g}"
+        return f"{points} point{'' if points == '1' else 's'}"
+
+    @property
+    def smallest(self) -> str:
+        """The smallest gain worth federating for.
+
+        >>> GainUnit("accuracy", 0.01).smallest, GainUnit("auc", 0.01).smallest
+        ('1 point of accuracy', '0.01 of AUC')
+        >>> GainUnit("loss", 0.0069).smallest
+        "0.0069 of log loss (1 % of a constant answer's)"
+        """
+        text = f"{self.text(self.tie, signed=False)} of {self.name}"
+        if self.metric != "loss":
+            return text
+        whose = "a constant answer's" if self.classes else "local's"
+        return f"{text} ({100 * self.share:.3g} % of {whose})"
+
+    def interval(self, gain: Gain) -> str:
+        """The interval of a gain, in parentheses; "" where there is none.
+
+        >>> GainUnit("accuracy", 0.01).interval(Gain(0.03, 0.0, 5))
+        ' (95 % interval +3.0 to +3.0)'
+        """
+        if not gain.freedom:
+            return ""
+        scale, digits = (100, 1) if self.metric == "accuracy" else (1, 4)
+        low, high = (f"{scale * end:+.{digits}f}" for end in (gain.low, gain.high))
+        return f" (95 % interval {low} to {high})"
+
+    def against_alone(self, label: str, gain: Gain) -> str:
+        """The gain of a candidate over learning alone, with its interval."""
+        text = self.text(gain.mean)
+        if self.metric != "accuracy":
+            text = f"{self.name} {'better' if gain.mean > 0 else 'worse'} by {abs(gain.mean):.4f}"
+        return f"{label} against learning alone: {text}{self.interval(gain)} on held-out samples."
 
 
-def figure(value: float, metric: str, signed: bool = True) -> str:
-    """A gain: accuracy in percentage points, the loss as it is.
+def p_text(p: float) -> str:
+    """A p-value in parentheses.
 
-    >>> figure(0.0312, "accuracy"), figure(-0.0004, "loss")
-    ('+3.1 points', '-0.0004')
+    >>> p_text(0.0024), p_text(0.0001)
+    ('(p = 0.002)', '(p < 0.001)')
     """
-    sign = "+" if signed else ""
-    return f"{100 * value:{sign}.1f} points" if metric == "accuracy" else f"{value:{sign}.4f}"
-
-
-def interval_text(gain: Gain, metric: str) -> str:
-    """The interval of a gain, in parentheses; "" where there is none.
-
-    >>> interval_text(Gain(0.03, 0.0, 5), "accuracy")
-    ' (95 % interval +3.0 to +3.0)'
-    """
-    if not gain.freedom:
-        return ""
-    scale, digits = (100, 1) if metric == "accuracy" else (1, 4)
-    low, high = (f"{scale * end:+.{digits}f}" for end in (gain.low, gain.high))
-    return f" (95 % interval {low} to {high})"
-
-
-def confidence(p: float) -> str:
-    """A word for the p-value of the deciding comparison, and the value itself.
-
-    >>> confidence(0.0001), confidence(0.0321)
-    ('very sure (p < 0.001)', 'fairly sure (p = 0.032)')
-    """
-    word = next((word for bound, word in CONFIDENCE if p <= bound), "not sure")
-    return f"{word} (p {f'= {p:.2g}' if p >= 0.001 else '< 0.001'})"
+    return f"(p = {p:.1g})" if p >= 0.001 else "(p < 0.001)"
 
 
 def deployment(
-    decision: Decision, gains: dict[str, Gain], metric: str, tie: float, folds: bool
+    decision: Decision, compared: Sequence[Compared], unit: GainUnit, folds: bool
 ) -> list[str]:
     """What to deploy, and how sure that is; `folds`: every training sample is a judge already."""
+    gains = {c.label: c.gain for c in compared}
     label = decision.choice
     if label not in gains:
         label = max(gains, key=lambda candidate: gains[candidate].mean)
     gain = gains[label]
-    against = (
-        f"{label} against learning alone: {figure(gain.mean, metric)}{interval_text(gain, metric)} "
-        "on held-out samples."
-    )
     if decision.choice == UNDECIDED:
-        leaning = label if gain.mean >= tie else "local, which sends nothing"
+        leaning = label if gain.mean >= unit.tie else "local, which sends nothing"
         more = "." if folds else ": validation='folds' judges by all training samples in turn."
         return [
-            f"Undecided: too close to call. {_listed(decision.hopes)} may gain "
-            f"{figure(tie, metric, False)} over learning alone, or not.",
-            against,
-            f"The point estimate favours {leaning}; more validation samples are needed{more}",
+            f"Undecided. We cannot tell yet whether {_either(decision.hopes)} is at least "
+            f"{_better(unit)} than learning alone.",
+            unit.against_alone(label, gain),
+            f"The point estimate favours {leaning}; more samples are needed to judge by{more}",
         ]
     if decision.choice == LOCAL:
-        reason = (
-            "All federated methods are clearly worse."
-            if gain.high < 0
-            else f"No federated method gains {figure(tie, metric, False)}."
-        )
-        first = f"Let every client learn alone (local): nothing needs to be sent. {reason}"
-    else:
-        first = f"Deploy {label}: it is clearly better than learning alone."
-    return [first, against, f"This is {confidence(decision.p)}."]
+        reason = f"no federated method gained {unit.smallest}"
+        if all(g.high < 0 for g in gains.values()):
+            reason = f"every federated method is worse by {unit.name}"
+        smallest = unit.text(unit.tie, signed=False)
+        return [
+            f"Train each site alone: {reason}.",
+            unit.against_alone(label, gain),
+            f"The data rule out a gain of {smallest} {p_text(decision.p)}.",
+        ]
+    return [
+        f"Deploy {label}: it gains {unit.smallest} or more over learning alone.",
+        unit.against_alone(label, gain),
+        f"The data rule out that federating gains nothing {p_text(decision.p)}.",
+        *weighing(label, compared, unit),
+    ]
+
+
+def _better(unit: GainUnit) -> str:
+    """By how much a candidate must be better to be worth federating for.
+
+    >>> _better(GainUnit("accuracy", 0.01)), _better(GainUnit("auc", 0.01))
+    ('1 point better', '0.01 of AUC better')
+    """
+    text = unit.text(unit.tie, signed=False)
+    return f"{text} better" if unit.metric == "accuracy" else f"{unit.smallest} better"
+
+
+def weighing(label: str, compared: Sequence[Compared], unit: GainUnit) -> list[str]:
+    """Why this one of several that federate: gain first, then bytes, then simplicity."""
+    others = [c for c in compared if c.label != label]
+    choice = next(c for c in compared if c.label == label)
+    if not others:
+        return []
+    rival = max(others, key=lambda c: c.gain.mean)
+    ahead = choice.gain.mean - rival.gain.mean
+    text = f"{rival.label} ({unit.text(rival.gain.mean)})"
+    if ahead > unit.tie:
+        return [f"It gained most; next is {text}."]
+    reason = "sends as much and is no simpler"
+    if choice.bytes < rival.bytes:
+        reason = f"sends {rival.bytes / choice.bytes:.2g} times as many bytes"
+    elif rival.personal and not choice.personal:
+        reason = "sends as much and is less simple: it has a model per client"
+    return [
+        f"Gain was weighed first, then bytes, then simplicity: {text} is within "
+        f"{unit.text(unit.tie, signed=False)} of it or below, and {reason}."
+    ]
 
 
 def cost(candidate: Candidate, clients_heard: int, clients: int) -> str:
@@ -345,50 +444,50 @@ def cost(candidate: Candidate, clients_heard: int, clients: int) -> str:
     )
 
 
-def one_model_or_alone(winner: str, gain: Gain, metric: str) -> str:
-    """One model for all, or everyone alone."""
-    verdict = {
-        TOO_CLOSE: "too close to call",
-        LOCAL: "everyone alone is clearly better",
-        "fedavg": "one model for all is clearly better",
-    }[winner]
-    return (
-        f"One model for all (fedavg) or everyone alone (local): {verdict}; fedavg "
-        f"{figure(gain.mean, metric)} against local{interval_text(gain, metric)}."
-    )
+def one_model_or_alone(gain: Gain, unit: GainUnit) -> str:
+    """One model for all against everyone alone."""
+    return "One model for all: " + unit.against_alone("fedavg", gain)
 
 
 def threshold(h: Heterogeneity, winner: str) -> str:
-    """R^2 against C m/N, and whether the held-out samples agree."""
-    side = {
-        BELOW: "below it, where one model for all does better than learning alone",
-        ABOVE: "above it, where learning alone does better than one model for all",
-    }.get(h.side, "too close to it to tell one model for all from learning alone")
-    unit = ". In units of risk that is " if h.norm == "risk" else ", "
+    """Whether the sites are alike enough for one model, by R^2 over C m/N."""
+    index = f"heterogeneity index {'below 0.1' if h.ratio < 0.1 else f'{h.ratio:.2g}'}"
     theory = {BELOW: "fedavg", ABOVE: LOCAL}.get(h.side)
-    if theory and winner not in (TOO_CLOSE, theory):
-        side += ". The held-out samples show the opposite, and they decide"
+    text = {
+        BELOW: f"Sites look alike enough for one shared model ({index}; above 1, train alone).",
+        ABOVE: f"Sites differ too much for one shared model ({index}; below 1, they would not).",
+    }.get(h.side, f"Sites may be alike enough for one shared model, or not ({index}, around 1).")
+    if theory and winner not in (TOO_CLOSE, "", theory):
+        text += " The held-out samples show the opposite, and they decide."
+    return text
+
+
+def threshold_details(h: Heterogeneity) -> str:
+    """R^2 against C m/N, as in the theorem."""
+    unit = ". In units of risk that is " if h.norm == "risk" else ", "
     return (
-        f"The clients' own optima lie R² = {h.r2:.3g} apart{unit}"
-        f"{h.ratio:.2g} times the threshold C m/N (95 % interval {h.low:.2g} to {h.high:.2g}): "
-        f"{side}."
+        f"The clients' own optima lie R² = {h.r2:.3g} apart{unit}{h.ratio:.2g} times the "
+        f"threshold C m/N (95 % interval {h.low:.2g} to {h.high:.2g})."
     )
 
 
 def gains_of_clients(gains: Sequence[ClientGain], label: str) -> str:
-    """How many clients gain and lose."""
+    """How many clients gain and lose.
+
+    >>> gains_of_clients([ClientGain("a", 9, 0.5, 0.1, 0.9, GAINS)], "ditto")
+    'With ditto, 1 of 1 clients gains and 0 lose; of 0 the data cannot tell.'
+    """
     gain = sum(g.verdict == GAINS for g in gains)
     lose = sum(g.verdict == LOSES for g in gains)
     rest = len(gains) - gain - lose
-    open_cases = f"{rest:,} are inconclusive" if rest else "none is inconclusive"
     return (
-        f"With {label}, {gain:,} of {len(gains):,} clients clearly gain, {lose:,} clearly lose, "
-        f"and {open_cases}."
+        f"With {label}, {gain:,} of {len(gains):,} clients gain{'s' * (gain == 1)} and {lose:,} "
+        f"lose{'s' * (lose == 1)}; of {rest:,} the data cannot tell."
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+def _either(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 # -- before training -------------------------------------------------------------------------------
@@ -421,10 +520,13 @@ def remarks(federation: Federation, holdout: Holdout, seeds: int) -> list[str]:
     if holdout.kind != GIVEN and judged:
         validation = bool(data.sizes("valid").any())
         which = "training and validation" if validation else "training"
-        reason = "" if validation else " (the federation has no validation samples)"
+        reason = " (the federation has no validation samples)"
+        if validation:
+            reason = f" (validation samples by themselves are enough from {ENOUGH:,} on)"
+        share = ("third", "quarter", "fifth")[holdout.folds - 3] if holdout.folds >= 3 else "part"
         notes.append(
-            f"judged by folds of the {which} samples{reason}: each seed holds out another fifth of "
-            "each client's"
+            f"judged by folds of the {which} samples{reason}: each seed holds out another {share} "
+            "of each client's"
         )
     if 0 < judged < HELD_OUT_SAMPLES:
         notes.append(

@@ -6,16 +6,19 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from ...core.knobs import Knobs, SettingError, build, knob, refused_in
 from ...core.text import plural, warnings_once
 from ...data.federation import Federation
+from ...host.metrics import TargetForm, check_metrics, form_of, parse_metrics
+from ...host.metrics.builtin import ALWAYS as SAMPLE_METRICS
 from ...method import Method
 from ...report.progress import Meter, style_of
 from ...run.interrupts import finish_on_interrupt
@@ -37,16 +40,17 @@ from .estimate import (
     client_gains,
     decide,
 )
+from .figures import LARGEST, MetricFigures
 from .heterogeneity import Heterogeneity, heterogeneity
-from .training import FIRST, GIVEN, Candidate, Holdout, Trainer
+from .training import ENOUGH, FIRST, GIVEN, Candidate, Holdout, Trainer
 
-METRICS = ("accuracy", "loss")
 GRADIENTS = 500
 QUICK_GRADIENTS = 150
 SEEDS = 5
-QUICK_SEEDS = 2
+QUICK_SEEDS = 3
 
 ALWAYS = ("local", "fedavg")  # in every table
+BESIDE = ("auc", "balanced_accuracy")  # shown beside the figure that decides, of classes
 PERSONAL = ("finetune", "ditto", "lp-proj")  # personalised methods, by default
 QUICK_PERSONAL = ("finetune", "ditto")
 
@@ -68,14 +72,15 @@ class AdviceOptions(Knobs):
     )
     tie: float = knob(
         0.01,
-        "smallest gain worth federating for: absolute accuracy, or a fraction of Local's loss",
+        "smallest gain worth federating for: of accuracy, AUC and the like absolute; of the loss a "
+        "fraction of what a constant answer has (classes), or of Local's (real targets)",
         low=0,
         below=1,
     )
     validation: str = knob(
         "auto",
         "samples to judge by: the validation samples as given, folds of the training and "
-        "validation samples, or auto: given where there are any",
+        f"validation samples, or auto: given where there are {ENOUGH:,} or more",
         choices=("auto", "given", "folds"),
     )
 
@@ -105,11 +110,6 @@ def check_run_settings(settings: Mapping[str, Any]) -> None:
     for name, reason in refused_in(Settings, "advise").items():
         if name in settings:
             raise SettingError(f"{name} must not be given to advise; {reason}")
-    metric = settings.get("metric", "")
-    if metric and metric not in METRICS:
-        raise SettingError(
-            f"metric must be accuracy or loss, which every sample has by itself, got {metric!r}"
-        )
 
 
 # -- the question ---------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def advise(
     >>> model = lambda: il.models.make("linear", (60,), 10)
     >>> advice = il.advise(federation, model, quick=True, gradients=20)
     >>> advice.metric, [row["label"] for row in advice.table]
-    ('accuracy', ['local', 'fedavg', 'finetune', 'ditto', 'majority class'])
+    ('loss', ['local', 'fedavg', 'finetune', 'ditto', 'majority class'])
     """
     if isinstance(federation, Task | nn.Module) or isinstance(task, Federation):
         raise SettingError(
@@ -160,9 +160,12 @@ def advise(
     if directory is not None:
         refuse_advice(Path(directory))
     plans = _plans(methods or options.personal)
-    holdout = Holdout.of(federation, options.validation, run_settings.seed)
+    seeds = run_settings.seeds
+    holdout = Holdout.of(federation, options.validation, run_settings.seed, seeds)
+    if run_settings.metric:
+        check_metrics(whole, holdout.data, (), run_settings.metric)
     with _reporting(progress) as report, torch_threads(run_settings.threads), warnings_once():
-        counter = TrainingCounter(report, len(plans), run_settings.seeds, options.splits)
+        counter = TrainingCounter(report, len(plans), seeds, options.splits)
         inquiry = Inquiry(
             federation,
             whole,
@@ -242,7 +245,35 @@ class Inquiry:
 
     @property
     def metric(self) -> str:
-        return self.settings.figure(self.federation.classes)
+        """What decides: a proper score, unless the user names another figure."""
+        return self.settings.metric or "loss"
+
+    @cached_property
+    def form(self) -> TargetForm:
+        return form_of(self.federation, self.task.criterion)
+
+    @cached_property
+    def figures(self) -> dict[str, MetricFigures]:
+        """Figures that no single sample has: the metric that decides, and those shown beside."""
+        targets = self.holdout.targets
+        names = [] if self.metric in SAMPLE_METRICS else [self.metric]
+        if self.form.classes and self.form.targets == 1:
+            names += [name for name in BESIDE if name != self.metric]
+        if not isinstance(targets, Tensor) or self.form.classes > LARGEST:
+            return {}
+        metrics = [m for name in names for m in parse_metrics(name) if not m.refusal(self.form)]
+        return {
+            m.name: MetricFigures(
+                m,
+                self.form,
+                self.holdout.owner,
+                targets,
+                self.federation.clients,
+                self.holdout.kind == GIVEN,
+                self.settings.seed,
+            )
+            for m in metrics
+        }
 
     def answer(self, plans: list[Plan]) -> Advice:
         """The whole way."""
@@ -252,6 +283,10 @@ class Inquiry:
         if settled:
             choice, reason = settled
             return self._advice(Decision(choice, float(choice == UNDECIDED)), [reason])
+        if self.metric not in (*SAMPLE_METRICS, *self.figures):
+            raise SettingError(
+                f"metric must be accuracy or loss for targets of this form, got {self.metric!r}"
+            )
         candidates = self._train(plans)
         values = {c.label: self._values(c) for c in candidates}
         for label in [label for label, v in values.items() if np.isinf(v).any()]:
@@ -272,6 +307,8 @@ class Inquiry:
             self.options.budget,
             self.metric,
             self.counter.add,
+            self.figures.get(self.metric),
+            bool(self.figures),
         )
         candidates = []
         with finish_on_interrupt("finishing this training, then stopping") as interrupted:
@@ -309,24 +346,52 @@ class Inquiry:
         lost = self.holdout.mask(self.settings.seeds) & ~np.isfinite(loss)
         return np.where(lost, -math.inf, hits if self.metric == "accuracy" else -loss)
 
+    def _gains(self, candidates: list[Candidate], values: dict[str, np.ndarray]) -> dict[str, Gain]:
+        """The gain of every candidate that federates over Local; their intervals hold together."""
+        alone = values[LOCAL]
+        federated = [c.label for c in candidates if c.bytes]  # the others send nothing
+        level = self.samples.joint_level([values[label] - alone for label in federated])
+        if self.metric in SAMPLE_METRICS:
+            return {label: self.samples.gain(values[label] - alone, level) for label in federated}
+        answers = {
+            c.label: c.answers(self.settings.seeds, self.holdout.half)
+            for c in candidates
+            if c.label in (LOCAL, *federated)
+        }
+        mask = self.holdout.mask(self.settings.seeds)
+        gains = self.figures[self.metric].gains(answers, LOCAL, mask)
+        return {label: replace(gain, level=level) for label, gain in gains.items()}
+
+    @cached_property
+    def samples(self) -> HeldOutSamples:
+        repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
+        return HeldOutSamples(self.holdout.owner, self.federation.clients, repeated, counted)
+
+    def _tie(self, alone: np.ndarray) -> float:
+        """The smallest gain worth federating for, in the units of the metric.
+
+        A gain in log loss is counted against what a constant answer has, the entropy of the
+        training classes: 1 % of it is as much for a rare outcome as for an even one, and does not
+        vanish where Local is nearly perfect. Real targets have no such scale: there it is Local's
+        loss.
+        """
+        if self.metric != "loss":
+            return self.options.tie
+        if not self.federation.classes:
+            return self.options.tie * abs(float(np.nanmean(alone)))
+        shares = self.holdout.data.class_counts("train").sum(0).double()
+        shares = shares[shares > 0] / shares.sum()
+        return self.options.tie * float(-(shares * shares.log()).sum())
+
     def _judge(self, candidates: list[Candidate], values: dict[str, np.ndarray]) -> Advice:
         alone = values[LOCAL]
-        repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
-        samples = HeldOutSamples(self.holdout.owner, self.federation.clients, repeated, counted)
-        federated = {c.label: c for c in candidates if c.bytes}  # the others send nothing
-        level = samples.joint_level([values[label] - alone for label in federated])
-        gains = {label: samples.gain(values[label] - alone, level) for label in federated}
-        tie = self.options.tie
-        if self.metric == "loss":
-            tie *= abs(float(np.nanmean(alone)))
-
-        def worse(one: str, other: str) -> bool:
-            return samples.gain(values[one] - values[other]).high < 0
-
+        federated = {c.label: c for c in candidates if c.bytes}
+        gains = self._gains(candidates, values)
+        tie = self._tie(alone)
         compared = [
             Compared(c.label, gains[c.label], c.bytes, c.personal) for c in federated.values()
         ]
-        decision = decide(compared, tie, worse)
+        decision = decide(compared, tie)
         table = self._table(candidates, values, gains, decision.choice)
         if not federated:
             reason = "Cannot tell: no candidate that federates could be trained."
@@ -334,19 +399,26 @@ class Inquiry:
         label = decision.choice
         if label not in federated:
             label = max(gains, key=lambda candidate: gains[candidate].mean)
-        sentences = words.deployment(decision, gains, self.metric, tie, not repeated)
+        unit = words.GainUnit(self.metric, tie, self.options.tie, bool(self.federation.classes))
+        sentences = words.deployment(decision, compared, unit, self.holdout.kind != GIVEN)
         training = int((self.holdout.data.sizes("train") > 0).sum())
         clients_heard = self.settings.sample or training
         sentences.append(words.cost(federated[label], clients_heard, training))
         winner = ""
         if "fedavg" in federated:
-            fedavg = samples.gain(values["fedavg"] - alone)
-            winner = alternative(fedavg)
-            sentences.append(words.one_model_or_alone(winner, fedavg, self.metric))
+            winner = alternative(gains["fedavg"])
+            if label != "fedavg":
+                sentences.append(words.one_model_or_alone(gains["fedavg"], unit))
+        details: list[str] = []
         spread = self._heterogeneity(next(c for c in candidates if c.label == LOCAL))
         if spread is not None:
             sentences.append(words.threshold(spread, winner))
-        clients = client_gains(values[label] - alone, samples, self.federation.ids)
+            details.append(words.threshold_details(spread))
+        if self.metric not in SAMPLE_METRICS:
+            self.notes.append(
+                f"single clients are judged by their loss: no sample has {unit.name} by itself"
+            )
+        clients = client_gains(values[label] - alone, self.samples, self.federation.ids)
         sentences.append(words.gains_of_clients(clients, label))
         return self._advice(
             decision,
@@ -357,6 +429,7 @@ class Inquiry:
             clients=clients,
             gains_of=label,
             heterogeneity=spread,
+            details=details,
         )
 
     def _table(
@@ -366,18 +439,30 @@ class Inquiry:
         gains: dict[str, Gain],
         choice: str,
     ) -> list[Line]:
-        sign = 1 if self.metric == "accuracy" else -1
         table = [
-            candidate_line(c, sign * float(np.nanmean(values[c.label])), gains.get(c.label))
-            for c in candidates
+            candidate_line(c, self._shown(c), self.metric, gains.get(c.label)) for c in candidates
         ]
-        loss = self.task.criterion
-        constant = constant_line(self.holdout, self.settings.seeds, loss, self.metric)
+        shown = table[0]["figures"]
+        metrics = [f.metric for f in self.figures.values()]
+        constant = constant_line(self.holdout, self.settings.seeds, self.task.criterion, metrics)
         if constant is None:
             return table
+        constant = {**constant, "value": constant["figures"].get(self.metric, math.nan)}
+        constant["figures"] = {name: constant["figures"].get(name) for name in shown}
         remark = beaten_by_constant(table, constant, choice, self.metric)
         self.notes += [remark] if remark else []
         return [*table, constant]
+
+    def _shown(self, candidate: Candidate) -> dict[str, float]:
+        """The figures of a candidate, by their names."""
+        seeds, half = self.settings.seeds, self.holdout.half
+        mask = self.holdout.mask(seeds)
+        hits, loss = (float(np.nanmean(scores)) for scores in candidate.scores(seeds, half))
+        shown = {"loss": loss, **({"accuracy": hits} if self.form.classes else {})}
+        for name, figures in self.figures.items():
+            value = figures.value(candidate.answers(seeds, half), mask)
+            shown[name] = value if figures.metric.higher else -value
+        return shown
 
     def _heterogeneity(self, local: Candidate) -> Heterogeneity | None:
         """R^2 against the threshold, from Local's models on halves of the clients' samples."""

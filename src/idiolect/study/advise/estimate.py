@@ -6,9 +6,11 @@ over all held-out samples. Its variance has two parts:
 
 - clients: with MANY clients or more, the variance over clients of their mean differences, weighed
   by samples, treating clients as a random sample. With fewer, the variance over the samples within
-  these clients: an interval over a handful of clients says next to nothing, and the gain is then
-  about these clients only.
-- trainings: the variance over seeds of the gain, beyond what the samples of the folds explain.
+  these clients: an interval over a dozen clients of unlike size says next to nothing, and the gain
+  is then about these clients only.
+- trainings: the variance over seeds of the gain. Folds differ in their samples too: there it is
+  what exceeds the samples' part, and nothing where the samples alone explain the excess (chi-square
+  at NOTICED), since a few folds say too little to tell the two apart.
 
 Degrees of freedom are Satterthwaite's for the sum of the two. Where samples are right or wrong, the
 variance is that with one more sample that the first candidate alone has right, and one that the
@@ -19,17 +21,18 @@ than HELD_OUT_SAMPLES show nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ...data.read.ids import ClientId
+from ...report.verdicts import ClientGain, by_client, judged_clients, pooled
 
-MANY = 10  # clients needed for an interval over clients
+MANY = 20  # clients needed for an interval over clients
 HELD_OUT_SAMPLES = 20  # needed for a confidence interval
 LEVEL = 0.05  # of all intervals: 95 %
+NOTICED = 0.9  # how sure it must be that folds differ by more than their samples
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class HeldOutSamples:
             return 0.0, 0
         between = float(np.var(means, ddof=1))
         if not self.repeated:  # other samples under every seed: their part is counted already
-            between = max(0.0, between - float(np.mean(samples)))
+            between = beyond_samples(between, float(np.mean(samples)), len(means))
         return between / len(means), len(means) - 1
 
     def training_variance(self, d: np.ndarray) -> float:
@@ -167,22 +170,16 @@ class HeldOutSamples:
         return max(0.0, float(between.mean()))
 
 
-def by_client(
-    values: np.ndarray, owner: np.ndarray, clients: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Samples, mean and variance (unbiased; 0 of a single one) of each client's values."""
-    count = np.bincount(owner, minlength=clients)
-    safe = np.maximum(count, 1)
-    mean = np.bincount(owner, values, minlength=clients) / safe
-    squares = np.bincount(owner, (values - mean[owner]) ** 2, minlength=clients)
-    return count, mean, squares / np.maximum(count - 1, 1)
+def beyond_samples(between: float, samples: float, seeds: int) -> float:
+    """The variance between folds that the samples in them do not explain.
 
+    >>> beyond_samples(2.0, 1.0, 3), beyond_samples(9.0, 1.0, 3)
+    (0.0, 8.0)
+    """
+    from scipy.special import chdtri
 
-def pooled(count: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """The variance within each client; of one that has a single sample, that of all clients."""
-    freedom = np.maximum(count - 1, 0)
-    everyone = float((freedom * variance).sum() / max(freedom.sum(), 1))
-    return np.where(count > 1, variance, everyone)
+    noticed = between > samples * chdtri(seeds - 1, 1 - NOTICED) / (seeds - 1)
+    return between - samples if noticed else 0.0
 
 
 def satterthwaite(*parts: tuple[float, int]) -> float:
@@ -231,78 +228,15 @@ def cumulative(x: float, freedom: float) -> float:
 
 
 # -- who gains and who loses by federating, client by client ---------------------------------------
-# Each client has a paired test on its own held-out samples: Student's t on their differences, whose
-# variance includes that from training to training; where samples are right or wrong, also the exact
-# sign test on those that one of the two answers right, and the less certain of the two counts. Over
-# all clients the false discovery rate is held at 5 % (Benjamini and Hochberg 1995): of the clients
-# that are called, at most one in twenty is expected to be called wrongly.
-CLIENT_SAMPLES = 5  # held-out samples needed to judge a client
-GAINS = "gains"
-LOSES = "loses"
-INCONCLUSIVE = "inconclusive"
-
-
-@dataclass(frozen=True)
-class ClientGain:
-    """What federating does to one client."""
-
-    client: ClientId
-    samples: int  # held out
-    gain: float  # NaN without held-out samples
-    half: float  # half the 95 % interval; infinite with too few samples
-    verdict: str  # GAINS, LOSES or INCONCLUSIVE
-
-    def as_dict(self) -> dict[str, Any]:
-        low, high = self.gain - self.half, self.gain + self.half
-        return {
-            "client": self.client,
-            "samples": self.samples,
-            "gain": self.gain,
-            "low": low,
-            "high": high,
-            "verdict": self.verdict,
-        }
-
-
 def client_gains(
     d: np.ndarray, samples: HeldOutSamples, ids: tuple[ClientId, ...]
 ) -> list[ClientGain]:
     """A line per client, in the order of the federation, from paired differences d[seeds, n]."""
-    from scipy.special import bdtr, stdtr, stdtrit
-    from scipy.stats import false_discovery_control
-
     ever_held_out = ~np.isnan(d).all(axis=0)
-    owner = samples.owner[ever_held_out]
-    each = np.nanmean(d[:, ever_held_out], axis=0) if ever_held_out.any() else np.zeros(0)
-    count, mean, variance = by_client(each, owner, samples.clients)
+    each = _mean(d[:, ever_held_out])
     seeds = np.maximum(_seeds(d, samples), 1)
     trainings = samples.training_variance(d) / seeds
-    enough = count >= CLIENT_SAMPLES
-    freedom = np.maximum(count - 1, 1)
-    error = np.sqrt(variance / np.maximum(count, 1) + trainings)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p = 2 * stdtr(freedom, -np.abs(mean) / error)
-    p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
-    if samples.counted:
-        better = np.bincount(owner[each > 0], minlength=samples.clients)
-        worse = np.bincount(owner[each < 0], minlength=samples.clients)
-        differ = better + worse
-        sign_test = np.minimum(1.0, 2 * bdtr(np.minimum(better, worse), differ, 0.5))
-        p = np.where(differ > 0, np.maximum(p, sign_test), 1.0)
-    called = np.zeros(samples.clients, dtype=bool)
-    if enough.any():
-        called[enough] = false_discovery_control(p[enough]) <= LEVEL
-    half = np.where(enough, stdtrit(freedom, 1 - LEVEL / 2) * error, math.inf)
-    return [
-        ClientGain(
-            ids[k],
-            int(count[k]),
-            float(mean[k]) if count[k] else math.nan,
-            float(half[k]),
-            (GAINS if mean[k] > 0 else LOSES) if called[k] else INCONCLUSIVE,
-        )
-        for k in range(samples.clients)
-    ]
+    return judged_clients(each, samples.owner[ever_held_out], ids, samples.counted, trainings)
 
 
 def _seeds(d: np.ndarray, samples: HeldOutSamples) -> np.ndarray:
@@ -317,13 +251,12 @@ def _seeds(d: np.ndarray, samples: HeldOutSamples) -> np.ndarray:
 # Every candidate that federates is compared with Local. `tie` is the smallest gain worth
 # federating for.
 #
-# 1. One or more gain clearly, and at least `tie`: federate. Of those whose gain is within `tie` of
-#    the largest, the one that sends fewest bytes per round; of those that send the same, the one
-#    whose gain is surest, by the lower end of its interval. Clearly means that the interval lies
+# 1. One or more gain clearly, and at least `tie`: federate. Clearly means that the interval lies
 #    above 0; the intervals of all candidates hold together (`joint_level`), because the best of
-#    several is selected. One model for all gives way to a personal one that gains clearly, sends
-#    no more, and is not clearly worse: clients will train on the held-out samples too, which helps
-#    models of their own more than a shared one.
+#    several is selected. Which one is weighed in this order: gain, bytes, simplicity. Of those
+#    that are better than Local at 5 % (one-sided, each by itself), all within `tie` of the largest
+#    gain are as good; of these the one that sends fewest bytes per round, of those that send the
+#    same the simplest: one model for all, then the others in the order of the table.
 # 2. Clearly none gains as much as `tie`: learn alone. Clearly means that for each candidate by
 #    itself a gain of `tie` is refuted at 5 %, one-sided. All must be refuted, so their number does
 #    not help.
@@ -355,28 +288,18 @@ class Decision:
     hopes: tuple[str, ...] = ()  # where undecided: the candidates that may gain
 
 
-def decide(
-    compared: Sequence[Compared],
-    tie: float,
-    worse: Callable[[str, str], bool] = lambda one, other: False,
-) -> Decision:
-    """The rule above; `tie` in the units of the gains.
-
-    `worse`: whether one candidate is clearly worse than another, by their labels.
-    """
-    able = [c for c in compared if c.gain.low > 0 and c.gain.mean >= tie]
-    if able:
-        most = max(c.gain.mean for c in able)
+def decide(compared: Sequence[Compared], tie: float) -> Decision:
+    """The rule above; `tie` in the units of the gains."""
+    clear = [c for c in compared if c.gain.low > 0 and c.gain.mean >= tie]
+    if clear:
+        better = [c for c in compared if c.gain.mean >= tie and c.gain.above(0.0) <= LEVEL]
+        most = max(c.gain.mean for c in better)
         choice = min(
-            (c for c in able if c.gain.mean >= most - tie),
-            key=lambda c: (c.bytes, -c.gain.low),
+            (c for c in better if c.gain.mean >= most - tie), key=lambda c: (c.bytes, c.personal)
         )
-        if not choice.personal:
-            own = [c for c in able if c.personal and c.bytes <= choice.bytes]
-            own = [c for c in own if not worse(c.label, choice.label)]
-            choice = max(own, key=lambda c: c.gain.low, default=choice)
-        together = LEVEL / choice.gain.level  # the equivalent number of independent comparisons
-        return Decision(choice.label, min(1.0, 2 * together * choice.gain.above(0.0)))
+        surest = min(clear, key=lambda c: c.gain.above(0.0))
+        together = LEVEL / surest.gain.level  # the equivalent number of independent comparisons
+        return Decision(choice.label, min(1.0, 2 * together * surest.gain.above(0.0)))
     hopes = tuple(c.label for c in compared if not c.gain.below(tie) <= LEVEL)
     if hopes:
         return Decision(UNDECIDED, 1.0, hopes)

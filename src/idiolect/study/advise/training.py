@@ -1,10 +1,11 @@
 """Candidates trained under equal compute, and what each held-out sample says of them.
 
 Test data are cut off before anything else. Held out are either the federation's own validation
-samples, or folds: each client's training and validation samples in one random order, of which seed
-s holds out every fifth, another fifth under each seed. A client of n < 5 samples has n folds, and
-one of a single sample keeps it for training. Samples of one group (`Federation.groups`) are held
-out together, and folds are counted in groups.
+samples, where they are ENOUGH, or folds: each client's training and validation samples in one
+random order, of which each seed holds out another fold, so that every sample judges once. A client
+with fewer samples than folds has as many folds as samples, and one of a single sample keeps it for
+training. Samples of one group (`Federation.groups`) are held out together, and folds are counted in
+groups.
 
 The held-out samples of each client fall into two halves, A and B. What is chosen (a step size) is
 chosen on one half and judged on the other, so that no sample judges what was chosen by it.
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from ...core import streams
 from ...core.knobs import SettingError
-from ...core.types import first, map_tree
+from ...core.types import Tree, first, map_tree
 from ...data.federation import Federation
 from ...data.splits import fold_counts, group_ranks
 from ...method import Method
@@ -34,8 +35,14 @@ from ...run.plan import Plan
 from ...run.result import Result
 from ...run.run import run
 from ...task.task import Task
+from .estimate import LOCAL
+from .figures import MetricFigures
 
-FOLDS = 5
+FOLDS = 5  # at most; with fewer seeds as many as seeds
+FEWEST_FOLDS = 3  # two would train on half of the samples
+# Validation samples that judge by themselves. Of candidates that disagree on one sample in ten, the
+# paired difference of n samples has an interval of ± 1.96 sqrt(0.1 / n): one point at 4,000.
+ENOUGH = 4000
 GIVEN = "given"
 IN_FOLDS = "folds"
 
@@ -70,8 +77,11 @@ class Holdout:
     _folds: np.ndarray  # int64[clients]: how many folds each client has
 
     @classmethod
-    def of(cls, federation: Federation, kind: str, seed: int) -> Holdout:
-        """Of a federation: `kind` is "given", "folds", or "auto" for what it has."""
+    def of(cls, federation: Federation, kind: str, seed: int, seeds: int = FOLDS) -> Holdout:
+        """Of a federation: `kind` is "given", "folds", or "auto": given where they are ENOUGH.
+
+        `seeds`: trainings of a candidate, which are as many folds where that can be.
+        """
         # a preparation sends one message before the first round, which is no cost of the rounds
         data = replace(federation.without("test"), preparation=None)
         has = bool(data.sizes("valid").any())
@@ -80,7 +90,7 @@ class Holdout:
                 "validation must be 'folds' where no client has validation samples, got 'given'"
             )
         if kind == "auto":
-            kind = GIVEN if has else IN_FOLDS
+            kind = GIVEN if int(data.sizes("valid").sum()) >= ENOUGH else IN_FOLDS
         splits = ("valid",) if kind == GIVEN else ("train", "valid")
         clients = np.arange(data.clients)
         sizes = {s: data.sizes(s).numpy() for s in splits}
@@ -93,7 +103,8 @@ class Holdout:
         group = None if data.groups is None else data.groups.numpy()[rows]
         folds = np.ones_like(count)
         if kind == IN_FOLDS:
-            folds = fold_counts(owner, group, data.clients, FOLDS)
+            most = min(FOLDS, max(FEWEST_FOLDS, seeds))
+            folds = fold_counts(owner, group, data.clients, most)
         rank = _ranks(data, owner, count, seed, group=group)
         fold = rank % np.maximum(folds, 1)[owner]
         half = (rank // np.maximum(folds, 1)[owner] + owner) % 2 == 1
@@ -102,6 +113,17 @@ class Holdout:
     @property
     def samples(self) -> int:
         return len(self.owner)
+
+    @property
+    def folds(self) -> int:
+        """Of a client with enough samples; 1 where validation samples are as given."""
+        return int(self._folds.max(initial=1))
+
+    @property
+    def targets(self) -> Tree:
+        """The targets of the samples."""
+        at = torch.from_numpy(self._order).to(first(self.data.targets).device)
+        return map_tree(lambda t: t[at].cpu(), self.data.targets)
 
     def held(self, seed: int) -> np.ndarray:  # -> int64
         """Which samples are held out under a seed, counted from 0."""
@@ -195,6 +217,7 @@ class Candidate:
     rounds: int = 0  # that it can pay
     # what was trained: (power of STEP, seed from 0) -> a value per held-out sample, [hits, loss]
     outcomes: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    outputs: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)  # answers, [n, ...]
     finalists: list[int] = field(default_factory=list)  # the step sizes trained under every seed
     powers: tuple[int, int] = (0, 0)  # of halves A and B, each chosen on the other one
     power: int = 0  # to deploy: chosen on both
@@ -252,6 +275,13 @@ class Candidate:
         ]
         return np.where(half, by_half[1], by_half[0]).astype(np.float64)
 
+    def answers(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [seeds, n, ...]
+        """What it answers to every sample under every seed, with the same step sizes."""
+        by_half = [
+            np.stack([self.outputs[power, seed] for seed in range(seeds)]) for power in self.powers
+        ]
+        return np.where(half.reshape(-1, *[1] * (by_half[0].ndim - 2)), by_half[1], by_half[0])
+
 
 @dataclass(frozen=True)
 class Trainer:
@@ -264,6 +294,8 @@ class Trainer:
     budget: int  # gradients per client
     metric: str
     spent: Callable[[str], None]  # called after every training
+    figures: MetricFigures | None = None  # of a metric that no single sample has
+    keeps_outputs: bool = False  # whether candidates keep what their models answer
     # the federation and the held-out samples of the seed at work
     _ready: dict[int, tuple[Federation, np.ndarray]] = field(default_factory=dict)
 
@@ -297,6 +329,11 @@ class Trainer:
         hits, loss = session.hosts[0].each_sample(session.server.version, message, "valid")
         scores[:, held_out] = np.stack([hits.numpy(), loss.numpy()])
         candidate.outcomes[power, seed] = scores
+        if self.keeps_outputs:
+            answers = session.hosts[0].each_output(session.server.version, message, "valid").outputs
+            outputs = np.full((self.holdout.samples, *answers.shape[1:]), math.nan, np.float32)
+            outputs[held_out] = answers.numpy()
+            candidate.outputs[power, seed] = outputs
         summary = result.summary()
         if diverged(summary):  # it stopped early: neither its figures nor its costs are of use
             scores[:, held_out] = np.array([[0.0], [math.inf]])
@@ -308,8 +345,9 @@ class Trainer:
 
     def _run(self, candidate: Candidate, method: Method, seed: int, rounds: int) -> Result:
         federation, _ = self.split(seed)
+        everyone = {"sample": int((federation.sizes("train") > 0).sum())}
         settings = {
-            "sample": int((federation.sizes("train") > 0).sum()),
+            **({} if candidate.name == LOCAL else everyone),
             **self.settings,
             **candidate.plan.own,
             "rounds": rounds,
@@ -352,7 +390,7 @@ class Trainer:
                 d = mine - self._values(candidate.outcomes[power, 0][:, held_out])
             if np.isfinite(d).all() and d.mean() <= 2 * d.std() / math.sqrt(len(d)):
                 behind[power] = float(d.mean())
-        nearest = sorted(behind, key=lambda power: behind[power])[:FINALISTS]
+        nearest = sorted(behind, key=lambda power: (power != best, behind[power]))[:FINALISTS]
         candidate.finalists = sorted(nearest) or [best]
 
     def choose_steps(self, candidate: Candidate, seeds: int) -> None:
@@ -381,11 +419,15 @@ class Trainer:
             if not mask.any() or not np.isfinite(scores[1]).all():
                 return -math.inf, -math.inf, -abs(power)
             loss = scores[1].astype(np.float64).mean()
-            return float(self._values(scores).mean()), -float(loss), -abs(power)
+            value = float(self._values(scores).mean())
+            if self.figures is not None:
+                answers = np.stack([candidate.outputs[power, s] for s in range(seeds)])
+                value = self.figures.value(answers, mask)
+            return value, -float(loss), -abs(power)
 
         return max(powers, key=key)
 
     def _values(self, scores: np.ndarray) -> np.ndarray:  # [2, ...] -> [...]
-        """What counts of hits and losses, higher is better."""
+        """What counts of a single sample's hits and losses, higher is better."""
         hits, loss = scores.astype(np.float64)
         return hits if self.metric == "accuracy" else -loss

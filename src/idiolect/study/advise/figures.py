@@ -1,0 +1,127 @@
+"""Figures that no single sample has (AUC, F1, balanced accuracy), and their gains.
+
+The figure of a candidate is that of all samples held out under a seed, the mean over seeds. The
+standard error of the difference of two is a paired bootstrap: both candidates are judged on the
+same resamples. With MANY clients or more, clients are drawn with replacement; with fewer, samples
+within each client (see estimate.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...host.metrics import EvaluatedSamples, Metric, TargetForm
+from .estimate import HELD_OUT_SAMPLES, MANY, Gain, beyond_samples, satterthwaite
+
+RESAMPLES = 200
+LARGEST = 100  # numbers that a model answers to a sample, where answers are kept
+
+
+@dataclass(frozen=True)
+class MetricFigures:
+    """A metric on the held-out samples of some clients."""
+
+    metric: Metric
+    form: TargetForm
+    owner: np.ndarray  # int64[n]
+    targets: Tensor  # [n, ...]
+    clients: int
+    repeated: bool  # the same samples under every seed, or folds
+    seed: int = 0  # of the bootstrap
+
+    def value(self, answers: np.ndarray, mask: np.ndarray) -> float:
+        """Higher is better: answers[seeds, n, ...], of the samples in mask[seeds, n]."""
+        values = [
+            self._figure(by_seed, np.flatnonzero(row))
+            for by_seed, row in zip(answers, mask, strict=True)
+        ]
+        values = [value for value in values if not math.isnan(value)]
+        return float(np.mean(values)) if values else math.nan
+
+    def _figure(self, answers: np.ndarray, at: np.ndarray) -> float:
+        """Of the samples at these places, as if they were one client's."""
+        if not len(at):
+            return math.nan
+        place = torch.from_numpy(at)
+        owner = torch.zeros(len(at), dtype=torch.int64)
+        outputs = torch.from_numpy(answers[at])
+        samples = EvaluatedSamples(owner, outputs, self.targets[place], self.form)
+        rows = torch.zeros(1, self.metric.width(self.form), dtype=torch.float64)
+        counts = torch.zeros(*self.metric.shape(self.form), dtype=torch.int64)
+        self.metric.add(rows, counts, samples)
+        value = self.metric.pooled(rows, counts, torch.tensor([len(at)]))
+        return value if self.metric.higher else -value
+
+    def gains(
+        self, candidates: dict[str, np.ndarray], against: str, mask: np.ndarray
+    ) -> dict[str, Gain]:
+        """The gain of every other candidate over one, from answers[seeds, n, ...] of each."""
+        whole = {label: self._by_seed(answers, mask) for label, answers in candidates.items()}
+        drawn = [
+            {label: self._by_seed(a, mask, places) for label, a in candidates.items()}
+            for places in self._resamples
+        ]
+        gains = {}
+        for label in candidates:
+            if label == against:
+                continue
+            by_seed = whole[label] - whole[against]
+            resampled = np.array([_mean(r[label] - r[against]) for r in drawn])
+            gains[label] = self._gain(by_seed, resampled, mask)
+        return gains
+
+    def _by_seed(
+        self, answers: np.ndarray, mask: np.ndarray, places: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The figure under every seed, of all samples or of those at some places."""
+        places = np.arange(mask.shape[1]) if places is None else places
+        return np.array(
+            [
+                self._figure(by_seed, places[row[places]])
+                for by_seed, row in zip(answers, mask, strict=True)
+            ]
+        )
+
+    def _gain(self, by_seed: np.ndarray, resampled: np.ndarray, mask: np.ndarray) -> Gain:
+        mean = _mean(by_seed)
+        held_out = mask.any(0)
+        resampled = resampled[~np.isnan(resampled)]
+        if math.isnan(mean) or int(held_out.sum()) < HELD_OUT_SAMPLES or len(resampled) < 2:
+            return Gain(mean, math.nan, 0)
+        present = len(np.unique(self.owner[held_out]))
+        freedom = present - 1 if present >= MANY else int(held_out.sum()) - present
+        samples = float(np.var(resampled, ddof=1))
+        values = by_seed[~np.isnan(by_seed)]
+        trainings = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
+        if not self.repeated:  # other samples under every seed: their part is counted already
+            trainings = beyond_samples(trainings, samples, len(values))
+        parts = ((samples, freedom), (trainings, len(values) - 1))
+        return Gain(mean, math.sqrt(samples + trainings), satterthwaite(*parts))
+
+    @cached_property
+    def _resamples(self) -> list[np.ndarray]:
+        return list(self._draw())
+
+    def _draw(self) -> Iterator[np.ndarray]:
+        """Places of samples, of clients or within clients, drawn with replacement."""
+        present = np.unique(self.owner)
+        places = [np.flatnonzero(self.owner == k) for k in present]
+        rng = np.random.default_rng(self.seed)
+        for _ in range(RESAMPLES):
+            if len(present) >= MANY:
+                yield np.concatenate([places[k] for k in rng.integers(0, len(places), len(places))])
+            else:
+                yield np.concatenate([rng.choice(mine, len(mine)) for mine in places])
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of those that are defined."""
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else math.nan

@@ -1,0 +1,146 @@
+"""Do the intervals of single clients hold what they promise? Clients with a known gain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idiolect.report import judged_clients
+
+from ..page import NOT_STATED, Page, Row, page_from_text
+from ..runs import Work, train_all
+from ..texts import read_text
+
+NAME = "advise-coverage"
+TEXTS = read_text(NAME)
+FEATURES = 5
+TRUTH = 20_000  # samples that say what a client truly gains
+LEAST = 0.93  # share of intervals that must hold the truth
+NULL = 0.05  # share of clients called wrongly that is allowed
+
+
+@dataclass(frozen=True)
+class CoverageJob(Work):
+    """Federations of clients with two models each: one of its own, noisy, and a shared one."""
+
+    samples: int  # of a client
+    rate: float  # share of the outcome where all features are 0
+    clients: int = 20
+    repeats: int = 150
+    seed: int = 0
+
+    def describe(self) -> str:
+        return f"{self.samples} samples, outcome {self.rate:g}"
+
+    def train(self) -> dict[str, Any]:
+        """How often the intervals hold the truth, and how many verdicts are wrong."""
+        rng = np.random.default_rng([self.seed, self.samples, int(1000 * self.rate)])
+        counts = {name: np.zeros(4) for name in ("accuracy", "loss")}
+        for _ in range(self.repeats):
+            for name, hits in self._federation(rng).items():
+                counts[name] += hits
+        return {
+            name: (count[:2] / count[2]).tolist() + count[2:].tolist()
+            for name, count in counts.items()
+        }
+
+    def _federation(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Intervals that hold the truth, plain t intervals that do, clients, wrong verdicts."""
+        common = rng.normal(0, 0.6, FEATURES)
+        shift = np.log(self.rate / (1 - self.rate))
+        each: dict[str, list[np.ndarray]] = {"accuracy": [], "loss": []}
+        truth: dict[str, list[float]] = {"accuracy": [], "loss": []}
+        for _ in range(self.clients):
+            rule = common + rng.normal(0, 0.2, FEATURES)
+            alone = rule + rng.normal(0, 0.35, FEATURES)
+            shared = common + rng.normal(0, 0.1, FEATURES)
+            for samples, into in ((self.samples, each), (TRUTH, truth)):
+                x = rng.normal(size=(samples, FEATURES))
+                y = rng.random(samples) < 1 / (1 + np.exp(-(x @ rule + shift)))
+                margins = [np.where(y, 1, -1) * (x @ w + shift) for w in (shared, alone)]
+                losses = [np.logaddexp(0, -z) for z in margins]
+                d = {
+                    "accuracy": (margins[0] > 0) * 1.0 - (margins[1] > 0),
+                    "loss": losses[1] - losses[0],
+                }
+                for name, values in d.items():
+                    into[name].append(values if into is each else float(values.mean()))
+        return {name: self._counts(each[name], np.array(truth[name]), name) for name in each}
+
+    def _counts(self, each: Sequence[np.ndarray], truth: np.ndarray, name: str) -> np.ndarray:
+        owner = np.repeat(np.arange(self.clients), self.samples)
+        ids = tuple(range(self.clients))
+        gains = judged_clients(np.concatenate(each), owner, ids, name == "accuracy")
+        inside = sum(g.low <= t <= g.high for g, t in zip(gains, truth, strict=True))
+        wrong = sum(
+            (g.verdict == "gains" and t <= 0) or (g.verdict == "loses" and t >= 0)
+            for g, t in zip(gains, truth, strict=True)
+        )
+        return np.array([inside, self._plain(each, truth), self.clients, wrong], dtype=float)
+
+    def _plain(self, each: Sequence[np.ndarray], truth: np.ndarray) -> int:
+        """Plain t intervals that hold the truth."""
+        from scipy.stats import t as student
+
+        rows = np.stack(each)
+        half = student.ppf(0.975, self.samples - 1) * rows.std(1, ddof=1) / self.samples**0.5
+        return int((np.abs(rows.mean(1) - truth) <= half).sum())
+
+
+@dataclass(frozen=True)
+class CoverageSize:
+    """The grid, and how often each."""
+
+    samples: tuple[int, ...] = (5, 10, 20, 50, 200)
+    rates: tuple[float, ...] = (0.5, 0.2, 0.03)
+    repeats: int = 150
+
+    def jobs(self) -> Iterator[CoverageJob]:
+        for rate in self.rates:
+            for samples in self.samples:
+                yield CoverageJob(samples, rate, repeats=self.repeats)
+
+
+def write(folder: Path, size: CoverageSize | None = None, workers: int = 2) -> list[Path]:
+    """Simulate every kind of client, and write the page."""
+    began = time.monotonic()
+    jobs = list((size or CoverageSize()).jobs())
+    results = train_all(jobs, folder, NAME, workers)
+    return coverage_page(jobs, [results[job] for job in jobs], time.monotonic() - began).write(
+        folder
+    )
+
+
+def coverage_page(
+    jobs: Sequence[CoverageJob], outcomes: Sequence[dict[str, Any]], seconds: float
+) -> Page:
+    """All that the page says."""
+    rows: list[Row] = []
+    facts: dict[str, Any] = {"clients": jobs[0].clients, "repeats": jobs[0].repeats}
+    verdicts: dict[str, Any] = {"plain": NOT_STATED}
+    for name in ("accuracy", "loss"):
+        shares = [o[name][0] for o in outcomes]
+        facts[name] = f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
+        facts[f"plain_{name}"] = f"{100 * min(o[name][1] for o in outcomes):.1f} %"
+        verdicts[name] = min(shares) >= LEAST
+    wrong = max(o[name][3] / o[name][2] for o in outcomes for name in ("accuracy", "loss"))
+    facts["wrong"] = f"at most {100 * wrong:.1f} % of the clients"
+    verdicts["wrong"] = wrong <= NULL
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        row: Row = {"samples per client": job.samples, "outcome": f"{100 * job.rate:g} %"}
+        for name in ("accuracy", "loss"):
+            ours, plain, clients, called = outcome[name]
+            row[f"{name}: held"] = f"{100 * ours:.1f} %"
+            row[f"{name}: plain t"] = f"{100 * plain:.1f} %"
+            row[f"{name}: called wrongly"] = f"{100 * called / clients:.2f} %"
+        rows.append(row)
+    figures = {"cases": [{"case": j.describe(), **o} for j, o in zip(jobs, outcomes, strict=True)]}
+    return page_from_text(
+        NAME, facts=facts, verdicts=verdicts, tables={"cases": rows}, figures=figures,
+        seconds=seconds,
+    )  # fmt: skip
