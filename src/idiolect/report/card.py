@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.text import shown
+from ..core.text import plural, shown
 from ..host.scores import wilson
 from .captions import class_note, known
 from .clients import ClientsView, clients_view
 from .format import count, number, signed, size
+from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain
 
 MOST_CLIENTS = 50  # rows of the table of clients; of more, those that are served worst
 FEW_SAMPLES = 30  # test samples below which a client's figures say little
@@ -198,7 +200,7 @@ def _clients(record: Any, view: ClientsView, local: Any) -> str:
     if gains:
         heading.append("gain over Local")
         for row, r in zip(cells, rows, strict=False):
-            row.append(signed(gains.get(r.client)))
+            row.append(_gain(gains.get(r.client)))
     words = []
     tallies = {v: sum(r.verdict == v for r in rows) for v in ("better", "worse", "cannot tell")}
     if any(tallies.values()):
@@ -219,13 +221,19 @@ def _clients(record: Any, view: ClientsView, local: Any) -> str:
     return " ".join(words) + "\n\n" + _table(heading, cells)
 
 
-def _against_local(gains: Mapping[str, float], record: Any, local: Any) -> str:
-    """How many clients training alone serves better, and what that cost."""
-    better = sum(gain < 0 for gain in gains.values())
+def _gain(gain: ClientGain | None) -> str:
+    return "–" if gain is None else f"{signed(gain.gain)} ({gain.verdict})"
+
+
+def _against_local(gains: Mapping[str, ClientGain], record: Any, local: Any) -> str:
+    """How many clients gain and lose against training alone, and what that cost."""
+    verdicts = Counter(gain.verdict for gain in gains.values())
     own, alone = (r.seeds[0].gradients_per_client for r in (record, local.record))
     return (
-        f"Training alone (Local, {count(alone)} gradients per client; this run {count(own)}) "
-        f"serves {better:,} of {len(gains):,} clients better, by the figures as they are."
+        f"Against training alone (Local, {count(alone)} gradients per client; this run "
+        f"{count(own)}), {verdicts[GAINS]:,} of {plural(len(gains), 'client')} clearly gain, "
+        f"{verdicts[LOSES]:,} clearly lose, and of {verdicts[CANNOT_TELL]:,} the test samples "
+        "cannot tell."
     )
 
 
@@ -234,20 +242,25 @@ def _clients_by_figure(record: Any, view: ClientsView, local: Any) -> str:
     first = view.served[0]
     worst_first = view.ordered[::-1][:MOST_CLIENTS]
     heading = ["client", "test samples", view.figure]
-    columns = [("over its constant answer", first.over_constant), ("gain over Local", first.gains)]
-    columns = [(name, values) for name, values in columns if values]
     cells = [
         [client, f"{view.samples[client]:,}", number(first.values[client])]
-        + [signed(values.get(client)) for _, values in columns]
         for client in worst_first
     ]
+    if first.over_constant:
+        heading.append("over its constant answer")
+        for row in cells:
+            row.append(signed(first.over_constant.get(row[0])))
+    if first.gains:
+        heading.append("gain over Local")
+        for row in cells:
+            row.append(_gain(first.gains.get(row[0])))
     text = (
         f"Clients by their {view.figure}, worst first; the record has no interval for it. "
         "Differences are positive where the model is better."
     )
     if first.gains:
         text += " " + _against_local(first.gains, record, local)
-    return text + "\n\n" + _table([*heading, *(name for name, _ in columns)], cells)
+    return text + "\n\n" + _table(heading, cells)
 
 
 def _limits(record: Any, summary: dict[str, Any], local: Any) -> str:

@@ -54,7 +54,7 @@ class CoverageJob(Work):
         common = rng.normal(0, 0.6, FEATURES)
         shift = np.log(self.rate / (1 - self.rate))
         each: dict[str, list[np.ndarray]] = {"accuracy": [], "loss": []}
-        truth: dict[str, list[float]] = {"accuracy": [], "loss": []}
+        truth: dict[str, list[np.ndarray]] = {"accuracy": [], "loss": []}
         for _ in range(self.clients):
             rule = common + rng.normal(0, 0.2, FEATURES)
             alone = rule + rng.normal(0, 0.35, FEATURES)
@@ -69,7 +69,7 @@ class CoverageJob(Work):
                     "loss": losses[1] - losses[0],
                 }
                 for name, values in d.items():
-                    into[name].append(values if into is each else float(values.mean()))
+                    into[name].append(values if into is each else values.mean())
         return {name: self._counts(each[name], np.array(truth[name]), name) for name in each}
 
     def _counts(self, each: Sequence[np.ndarray], truth: np.ndarray, name: str) -> np.ndarray:
