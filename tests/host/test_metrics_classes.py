@@ -346,5 +346,5 @@ def test_data_that_hosts_load_themselves_have_the_same_positive_class(tmp_path):
 
 
 def test_advice_judges_by_accuracy_or_loss_and_refuses_a_positive_class():
-    with pytest.raises(SettingError, match="positive"):
-        il.advise(linear, federation(), positive="ja", gradients=20)
+    with pytest.raises(SettingError, match="positive must not be given to advise"):
+        il.advise(federation(), linear, positive="ja", gradients=20)
