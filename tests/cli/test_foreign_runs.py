@@ -39,16 +39,6 @@ def test_models_and_figures_of_clients_are_the_users_alone(runs):
         assert mode == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_a_picture_asked_for_by_path_follows_the_mask(tmp_path):
-    old = os.umask(0o022)
-    try:
-        path = tmp_path / "x.png"
-        assert main(["data", "show", "digits", "--clients", "4", "--picture", str(path)]) == 0
-    finally:
-        os.umask(old)
-    assert path.stat().st_mode & 0o777 == 0o644
-
-
 BODIES = {
     "empty": b"",
     "list": b"[]",

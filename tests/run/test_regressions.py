@@ -138,7 +138,9 @@ def test_targets_about_standard_change_nothing():
 
 
 @pytest.mark.parametrize(
-    "loss", ["half_squared", lambda outputs, targets: (outputs - targets) ** 2], ids=str
+    "loss",
+    ["half_squared", lambda outputs, targets: (outputs - targets) ** 2],
+    ids=["half_squared", "own"],
 )
 def test_the_papers_loss_and_a_users_own_see_targets_as_they_are(loss):
     data = with_targets(lambda x: 100 + 10 * x[:, 0])
