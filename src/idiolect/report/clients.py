@@ -305,8 +305,8 @@ def _gains(result: Any, local: Any, figure: str, higher: bool) -> dict[str, Clie
         each, owner = _unpaired(values, theirs, sizes, names, counted)
     judged = judged_clients(each, owner, names, counted)
     return {
-        gain.client: replace(gain, gain=differences[gain.client], samples=sizes[gain.client])
-        for gain in judged
+        name: replace(gain, gain=differences[name], samples=sizes[name])
+        for name, gain in zip(names, judged, strict=True)
     }
 
 
