@@ -345,6 +345,12 @@ def test_data_that_hosts_load_themselves_have_the_same_positive_class(tmp_path):
     assert rows[0] == pytest.approx(rows[1], nan_ok=True)
 
 
-def test_advice_judges_by_accuracy_or_loss_and_refuses_a_positive_class():
-    with pytest.raises(SettingError, match="positive must not be given to advise"):
-        il.advise(federation(), linear, positive="ja", gradients=20)
+def test_advice_by_a_figure_of_one_class_says_which():
+    of_ja, of_nein = (
+        il.advise(federation(), linear, ["finetune"], metric="f1", positive=name, gradients=20)
+        for name in ("ja", "nein")
+    )
+    assert "f1 is of class 'ja'" in of_ja.notes and "f1 is of class 'nein'" in of_nein.notes
+    assert of_ja.table[0]["value"] != of_nein.table[0]["value"]
+    by_loss = il.advise(federation(), linear, positive="ja", gradients=20)
+    assert "positive has no effect: no figure here is of one class" in by_loss.notes

@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import idiolect as il
 from helpers import classification, regression
 from idiolect.run.plan import Plan
+from idiolect.study.advise.estimate import HeldOutSamples, Units
 from idiolect.study.advise.training import FOLDS, Candidate, Holdout, Trainer
 
 SMALL = {"quick": True, "gradients": 20, "progress": False, "threads": 1}
@@ -247,7 +249,7 @@ def test_the_paired_bootstrap_of_the_auc_has_the_width_of_independent_tables():
         answers = {"local": x + rng.normal(0, 1, 300), "fedavg": x}
         logits = {k: np.stack([0 * v, v], 1)[None].astype(np.float32) for k, v in answers.items()}
         owner = np.repeat(np.arange(3), 100)
-        figures = MetricFigures(auc, TargetForm(2), owner, y, 3, repeated=True)
+        figures = MetricFigures(auc, TargetForm(2), Units(owner), owner, y, 3, repeated=True)
         gain = figures.gains(logits, "local", np.ones((1, 300), dtype=bool))["fedavg"]
         gains.append(gain.mean)
         errors.append(gain.error)
@@ -380,3 +382,31 @@ def test_the_same_question_has_the_same_answer():
     federation = classification((24,) * 4)
     first, second = (il.advise(federation, linear(), ["ditto"], **SMALL) for _ in range(2))
     assert {**first.as_dict(), "seconds": 0} == {**second.as_dict(), "seconds": 0}
+
+
+def test_copies_of_a_sample_in_one_group_say_as_much_as_the_sample():
+    rng = np.random.default_rng(0)
+    d = rng.normal(0.1, 1, (2, 60))
+    owner = np.repeat(np.arange(3), 20)
+    alone = HeldOutSamples(owner, 3, repeated=True).gain(d)
+    copies, group = np.repeat(d, 5, axis=1), np.repeat(np.arange(60), 5)
+    units = Units.of(np.repeat(owner, 5), group)
+    grouped = HeldOutSamples(units.owner, 3, repeated=True).gain(units.values(copies))
+    assert (grouped.mean, grouped.error) == pytest.approx((alone.mean, alone.error))
+    apart = HeldOutSamples(np.repeat(owner, 5), 3, repeated=True).gain(copies)
+    assert apart.error < 0.6 * alone.error  # sure of what it cannot know
+
+
+def test_repeated_patients_are_counted_once():
+    """A coin per patient, ten rows each: rows alone would make training alone look clearly right."""
+    rng = np.random.default_rng(3)
+    patient = np.repeat(np.arange(60), 10)
+    x = rng.normal(size=(60, 6))[patient] + 0.1 * rng.normal(size=(600, 6))
+    y = rng.integers(0, 2, 60)[patient]
+    data = il.Federation.from_arrays(
+        x.astype("f4"), y, np.repeat(list("abcd"), 150), group=[str(p) for p in patient]
+    )
+    advice = il.advise(data, lambda: nn.Linear(6, 2), quick=True, gradients=60)
+    assert any("intervals count 48 groups" in note for note in advice.notes), advice.notes
+    assert advice.choice in ("local", "undecided")
+    assert advice.table[0]["figures"]["accuracy"] < 0.65  # a coin

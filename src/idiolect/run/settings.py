@@ -451,9 +451,6 @@ class Evaluation(Knobs):
         write=str,
         takes=(bool, int, float),
         roles=(COMPARISON, EVALUATION),
-        refused_in={
-            "advise": "candidates are judged by accuracy or loss, which are of all classes"
-        },
     )
     target_value: float | None = knob(
         None,

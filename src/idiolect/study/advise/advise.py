@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from ...core.knobs import Knobs, SettingError, build, knob, refused_in
 from ...core.text import plural, warnings_once
 from ...data.federation import Federation
+from ...host.lazy_federation import positive_of
 from ...host.metrics import TargetForm, check_metrics, form_of, parse_metrics
-from ...host.metrics.builtin import ALWAYS as SAMPLE_METRICS
+from ...host.metrics.catalogue import ALWAYS as SAMPLE_METRICS
 from ...method import Method
 from ...report.progress import Meter, style_of
 from ...run.interrupts import finish_on_interrupt
@@ -36,6 +37,7 @@ from .estimate import (
     Decision,
     Gain,
     HeldOutSamples,
+    Units,
     alternative,
     client_gains,
     decide,
@@ -261,11 +263,14 @@ class Inquiry:
             names += [name for name in BESIDE if name != self.metric]
         if not isinstance(targets, Tensor) or self.form.classes > LARGEST:
             return {}
-        metrics = [m for name in names for m in parse_metrics(name) if not m.refusal(self.form)]
+        positive = positive_of(self.federation, self.settings.positive)
+        metrics = [m.about(positive) for name in names for m in parse_metrics(name)]
+        metrics = [m for m in metrics if not m.refusal(self.form)]
         return {
             m.name: MetricFigures(
                 m,
                 self.form,
+                self.units,
                 self.holdout.owner,
                 targets,
                 self.federation.clients,
@@ -279,6 +284,7 @@ class Inquiry:
         """The whole way."""
         seeds = self.settings.seeds
         self.notes += words.remarks(self.federation, self.holdout, seeds)
+        self._note_units()
         settled = words.settled(self.holdout, seeds)
         if settled:
             choice, reason = settled
@@ -296,6 +302,20 @@ class Inquiry:
             reason = "Cannot tell: Local's own models diverge at every step size that was tried."
             return self._advice(Decision(UNDECIDED, 1.0), [reason])
         return self._judge([c for c in candidates if c.label in values], values)
+
+    def _note_units(self) -> None:
+        """Say what intervals count, and which class a figure is of."""
+        if self.holdout.group is not None:
+            self.notes.append(
+                f"intervals count {plural(len(self.units.owner), 'group')}, not the "
+                f"{self.holdout.samples:,} samples in them"
+            )
+        of_class = [f.metric for f in self.figures.values() if f.metric.of_positive]
+        positive = positive_of(self.federation, self.settings.positive)
+        if of_class and positive is not None:
+            self.notes.append(f"{of_class[0].name} is of class {positive.name!r}")
+        elif self.settings.positive:
+            self.notes.append("positive has no effect: no figure here is of one class")
 
     def _train(self, plans: list[Plan]) -> list[Candidate]:
         """Every candidate under every seed, but for those that cannot be run."""
@@ -350,9 +370,10 @@ class Inquiry:
         """The gain of every candidate that federates over Local; their intervals hold together."""
         alone = values[LOCAL]
         federated = [c.label for c in candidates if c.bytes]  # the others send nothing
-        level = self.samples.joint_level([values[label] - alone for label in federated])
+        differences = {label: self.units.values(values[label] - alone) for label in federated}
+        level = self.samples.joint_level(list(differences.values()))
         if self.metric in SAMPLE_METRICS:
-            return {label: self.samples.gain(values[label] - alone, level) for label in federated}
+            return {label: self.samples.gain(d, level) for label, d in differences.items()}
         answers = {
             c.label: c.answers(self.settings.seeds, self.holdout.half)
             for c in candidates
@@ -364,8 +385,13 @@ class Inquiry:
 
     @cached_property
     def samples(self) -> HeldOutSamples:
-        repeated, counted = self.holdout.kind == GIVEN, self.metric == "accuracy"
-        return HeldOutSamples(self.holdout.owner, self.federation.clients, repeated, counted)
+        repeated = self.holdout.kind == GIVEN
+        counted = self.metric == "accuracy" and self.holdout.group is None
+        return HeldOutSamples(self.units.owner, self.federation.clients, repeated, counted)
+
+    @cached_property
+    def units(self) -> Units:
+        return Units.of(self.holdout.owner, self.holdout.group)
 
     def _tie(self, alone: np.ndarray) -> float:
         """The smallest gain worth federating for, in the units of the metric.
@@ -418,7 +444,8 @@ class Inquiry:
             self.notes.append(
                 f"single clients are judged by their loss: no sample has {unit.name} by itself"
             )
-        clients = client_gains(values[label] - alone, self.samples, self.federation.ids)
+        differences = self.units.values(values[label] - alone)
+        clients = client_gains(differences, self.samples, self.federation.ids)
         sentences.append(words.gains_of_clients(clients, label))
         return self._advice(
             decision,

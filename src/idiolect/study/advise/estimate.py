@@ -74,6 +74,44 @@ class Gain:
 
 
 @dataclass(frozen=True)
+class Units:
+    """What is independent evidence: held-out samples, or groups of them, such as patients."""
+
+    owner: np.ndarray  # int64[units]: the client of each
+    of_sample: np.ndarray | None = None  # int64[n]; None where each sample is one
+
+    @classmethod
+    def of(cls, owner: np.ndarray, group: np.ndarray | None) -> Units:
+        """From the client and the group of each sample; a group counts apart in each client."""
+        if group is None:
+            return cls(owner)
+        pairs, of_sample = np.unique(np.stack([owner, group]), axis=1, return_inverse=True)
+        return cls(pairs[0], of_sample.reshape(-1))
+
+    def values(self, d: np.ndarray) -> np.ndarray:  # [seeds, n] -> [seeds, units]
+        """Paired differences of units, with the mean of all samples.
+
+        A unit has the sum of its samples' deviations from that mean, as in a cluster-robust
+        variance: five copies of a sample say as much as one.
+
+        >>> units = Units.of(np.array([0, 0, 0]), np.array([7, 7, 9]))
+        >>> units.values(np.array([[0.5, 0.5, 0.2]])).round(3)
+        array([[0.533, 0.267]])
+        """
+        if self.of_sample is None:
+            return d
+        held_out = ~np.isnan(d)
+        mean = d[held_out].mean() if held_out.any() else 0.0
+        scale = len(self.owner) / len(self.of_sample)
+        out = np.full((len(d), len(self.owner)), math.nan)
+        for row, here, values in zip(out, held_out, d, strict=True):
+            of_unit = self.of_sample[here]
+            sums = np.bincount(of_unit, values[here] - mean, minlength=len(self.owner))
+            row[np.unique(of_unit)] = (mean + scale * sums)[np.unique(of_unit)]
+        return out
+
+
+@dataclass(frozen=True)
 class HeldOutSamples:
     """Whose the held-out samples are, and whether each is held out under every seed."""
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...host.metrics import EvaluatedSamples, Metric, TargetForm
-from .estimate import HELD_OUT_SAMPLES, MANY, Gain, beyond_samples, satterthwaite
+from .estimate import HELD_OUT_SAMPLES, MANY, Gain, Units, beyond_samples, satterthwaite
 
 RESAMPLES = 200
 LARGEST = 100  # numbers that a model answers to a sample, where answers are kept
@@ -30,6 +30,7 @@ class MetricFigures:
 
     metric: Metric
     form: TargetForm
+    units: Units  # what is drawn
     owner: np.ndarray  # int64[n]
     targets: Tensor  # [n, ...]
     clients: int
@@ -96,7 +97,9 @@ class MetricFigures:
         if math.isnan(mean) or int(held_out.sum()) < HELD_OUT_SAMPLES or len(resampled) < 2:
             return Gain(mean, math.nan, 0)
         present = len(np.unique(self.owner[held_out]))
-        freedom = present - 1 if present >= MANY else int(held_out.sum()) - present
+        of_sample = self.units.of_sample
+        units = int(held_out.sum()) if of_sample is None else len(np.unique(of_sample[held_out]))
+        freedom = present - 1 if present >= MANY else units - present
         samples = float(np.var(resampled, ddof=1))
         values = by_seed[~np.isnan(by_seed)]
         trainings = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
@@ -110,15 +113,22 @@ class MetricFigures:
         return list(self._draw())
 
     def _draw(self) -> Iterator[np.ndarray]:
-        """Places of samples, of clients or within clients, drawn with replacement."""
+        """Places of samples, of clients or of units within clients, drawn with replacement."""
         present = np.unique(self.owner)
-        places = [np.flatnonzero(self.owner == k) for k in present]
         rng = np.random.default_rng(self.seed)
-        for _ in range(RESAMPLES):
-            if len(present) >= MANY:
+        if len(present) >= MANY:
+            places = [np.flatnonzero(self.owner == k) for k in present]
+            for _ in range(RESAMPLES):
                 yield np.concatenate([places[k] for k in rng.integers(0, len(places), len(places))])
-            else:
-                yield np.concatenate([rng.choice(mine, len(mine)) for mine in places])
+            return
+        of_sample = self.units.of_sample
+        of_sample = np.arange(len(self.owner)) if of_sample is None else of_sample
+        order = np.argsort(of_sample, kind="stable")
+        samples = np.split(order, np.bincount(of_sample).cumsum()[:-1])
+        by_client = [np.flatnonzero(self.units.owner == k) for k in present]
+        for _ in range(RESAMPLES):
+            drawn = np.concatenate([rng.choice(mine, len(mine)) for mine in by_client])
+            yield np.concatenate([samples[unit] for unit in drawn])
 
 
 def _mean(values: np.ndarray) -> float:

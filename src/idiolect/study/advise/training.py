@@ -75,6 +75,7 @@ class Holdout:
     _order: np.ndarray  # int64[n]: the row of `data` that each sample is
     _fold: np.ndarray  # int64[n]: in which fold it is
     _folds: np.ndarray  # int64[clients]: how many folds each client has
+    group: np.ndarray | None = None  # int64[n]: samples of one group say the same, as a patient's
 
     @classmethod
     def of(cls, federation: Federation, kind: str, seed: int, seeds: int = FOLDS) -> Holdout:
@@ -108,7 +109,7 @@ class Holdout:
         rank = _ranks(data, owner, count, seed, group=group)
         fold = rank % np.maximum(folds, 1)[owner]
         half = (rank // np.maximum(folds, 1)[owner] + owner) % 2 == 1
-        return cls(data, kind, owner, half, rows, fold, folds)
+        return cls(data, kind, owner, half, rows, fold, folds, group)
 
     @property
     def samples(self) -> int:
