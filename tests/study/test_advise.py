@@ -398,7 +398,7 @@ def test_copies_of_a_sample_in_one_group_say_as_much_as_the_sample():
 
 
 def test_repeated_patients_are_counted_once():
-    """A coin per patient, ten rows each: rows alone would make training alone look clearly right."""
+    """A coin per patient, ten rows each: counting rows would be sure of what is not there."""
     rng = np.random.default_rng(3)
     patient = np.repeat(np.arange(60), 10)
     x = rng.normal(size=(60, 6))[patient] + 0.1 * rng.normal(size=(600, 6))

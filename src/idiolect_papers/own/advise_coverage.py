@@ -53,8 +53,8 @@ class CoverageJob(Work):
         """Intervals that hold the truth, plain t intervals that do, clients, wrong verdicts."""
         common = rng.normal(0, 0.6, FEATURES)
         shift = np.log(self.rate / (1 - self.rate))
-        each: dict[str, list[np.ndarray]] = {"accuracy": [], "loss": []}
-        truth: dict[str, list[np.ndarray]] = {"accuracy": [], "loss": []}
+        each: dict[str, list[Any]] = {"accuracy": [], "loss": []}
+        truth: dict[str, list[Any]] = {"accuracy": [], "loss": []}
         for _ in range(self.clients):
             rule = common + rng.normal(0, 0.2, FEATURES)
             alone = rule + rng.normal(0, 0.35, FEATURES)

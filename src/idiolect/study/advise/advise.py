@@ -165,7 +165,8 @@ def advise(
     seeds = run_settings.seeds
     holdout = Holdout.of(federation, options.validation, run_settings.seed, seeds)
     if run_settings.metric:
-        check_metrics(whole, holdout.data, (), run_settings.metric)
+        positive = positive_of(federation, run_settings.positive)
+        check_metrics(whole, holdout.data, (), run_settings.metric, positive)
     with _reporting(progress) as report, torch_threads(run_settings.threads), warnings_once():
         counter = TrainingCounter(report, len(plans), seeds, options.splits)
         inquiry = Inquiry(
