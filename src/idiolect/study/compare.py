@@ -37,6 +37,7 @@ from ..run.record import Record, SeedRecord
 from ..run.result import Result, frame
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
+from ..task.losses import Loss
 from ..task.task import Task
 from .folders import COMPARE, Reporter, RunSeries, begin_folder, read_comparison, refuse_taken
 from .trees import NOTE, tree_rows, wanted
@@ -111,7 +112,7 @@ def compare(
     first = plans[0].make_settings()
     loss = reported_loss(whole, federation, first)
     trivial = baseline_row(federation, loss, first.metrics, first.metric, first.positive)
-    with_trees = _tree_rows(federation, whole, first, trees)
+    with_trees = _tree_rows(federation, loss, first, trees)
     title = f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note, with_trees)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
@@ -146,10 +147,9 @@ def compare(
 
 
 def _tree_rows(
-    federation: Federation, task: Task, s: Settings, asked: bool | None
+    federation: Federation, loss: Loss, s: Settings, asked: bool | None
 ) -> list[dict[str, Any]]:
     """Trees of the clients that the figures are about; none by default where some are malicious."""
-    loss = task.criterion
     if not wanted(federation, loss, asked) or (asked is None and s.malicious):
         return []
     positive = positive_of(federation, s.positive)

@@ -485,8 +485,10 @@ class Inquiry:
         """The figures of a candidate, by their names."""
         seeds, half = self.settings.seeds, self.holdout.half
         mask = self.holdout.mask(seeds)
-        hits, loss = (float(np.nanmean(scores)) for scores in candidate.scores(seeds, half))
-        shown = {"loss": loss, **({"accuracy": hits} if self.form.classes else {})}
+        hits, loss = candidate.scores(seeds, half)
+        shown = {"loss": float(np.nanmean(loss))}
+        if self.form.classes:
+            shown["accuracy"] = float(np.nanmean(hits))
         for name, figures in self.figures.items():
             value = figures.value(candidate.answers(seeds, half), mask)
             shown[name] = value if figures.metric.higher else -value
