@@ -55,7 +55,7 @@ def test_the_blocks_of_a_page_for_newcomers_run_in_order(name, tmp_path, monkeyp
             for line in text.splitlines():
                 assert main(split(line, comments=True)[1:]) == 0, f"{line}: {capsys.readouterr()}"
     if name == "your-data.md":
-        assert (tmp_path / "out.csv").read_text().startswith("label,probability ill,")
+        assert (tmp_path / "out.csv").read_text().startswith("patient_id,label,probability ill,")
 
 
 @pytest.mark.parametrize(

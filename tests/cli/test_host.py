@@ -60,7 +60,7 @@ def test_status_says_in_plain_words_what_has_left(trained, capsys):
     assert "north is running (process " in text
     assert "Run 0000004d: ditto" in text and "3 clients, 2 rounds done" in text
     assert f"Left so far: {usage.numbers:,} numbers in {usage.messages} replies" in text
-    assert "Figures of evaluations that left: accuracy (1 times), loss (1 times)" in text
+    assert "Figures of evaluations that left: accuracy (1 time), loss (1 time)" in text
     assert "Used of what you allow: 2 of 50 rounds" in text
     assert "messages.csv" in text
 
@@ -178,12 +178,12 @@ BAD = {
     "no file": (["--state", "s", "--data", "none.csv"], "there is no file"),
     "no state": (["--data", "synthetic"], "--state"),
     "an unknown data set": (["--state", "s", "--data", "syntetic"], "did you mean 'synthetic'"),
-    "a bad rule": (["--state", "s", "--data", "synthetic", "--min-samples", "0"], "min_samples"),
+    "a bad rule": (["--state", "s", "--data", "synthetic", "--min-samples", "0"], "--min-samples"),
     "a bad flag": (["--state", "s", "--data", "synthetic", "--max-round", "3"], "--max-rounds"),
     "a bad name": (["--state", "s", "--data", "synthetic", "--site", "a/b"], "got 'a/b'"),
     "no device": (["--state", "s", "--data", "synthetic", "--device", "cuda:77"], "device"),
     "a config": (["--config", "bad.toml"], "config: bad.toml: rules setting"),
-    "code": (["--state", "s", "--data", "synthetic", "--allow-code", "a b"], "allow_code"),
+    "code": (["--state", "s", "--data", "synthetic", "--allow-code", "a b"], "--allow-code"),
 }
 
 

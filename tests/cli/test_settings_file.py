@@ -117,7 +117,7 @@ def test_a_path_that_cannot_be_read_is_one_clear_message(path, places, capsys):
 
 
 def test_a_table_that_is_not_utf8_is_refused(places, capsys):
-    assert "can't decode byte 0xff" in error_of(
+    assert "is not written in utf-8" in error_of(
         capsys, "data", "show", "table", "--path", "notes.csv"
     )
 

@@ -92,7 +92,7 @@ def test_local_says_who_would_do_better_alone_and_must_be_of_the_same_data():
     card = result.card(local=alone)
     assert "gain over Local" in card and "There is no run of Local" not in card
     costs = [r.seeds[0].gradients_per_client for r in (alone, result)]
-    words = "Training alone (Local, {:.0f} gradients per client; this run {:.0f}) serves"
+    words = "Against training alone (Local, {:.0f} gradients per client; this run {:.0f})"
     assert words.format(*costs) in card
     assert "There is no run of Local beside this one" in result.card()
     with pytest.raises(SettingError, match=r"local must be a run of the method .local., got"):

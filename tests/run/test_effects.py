@@ -31,6 +31,7 @@ VALUES: dict[str, Any] = {  # where a value cannot be made from the field's own 
     "attack": "sign-flip",
     "metrics": "f1",
     "metric": "loss",
+    "positive": "1",
     "target_value": 0.0,
     "patience_metric": "accuracy",
     "dtype": "float32",

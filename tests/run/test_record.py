@@ -121,7 +121,7 @@ def test_what_is_not_a_number_is_not_a_number_again():
 
 
 def test_a_record_of_another_format_is_refused():
-    with pytest.raises(il.SettingError, match="format must be 5, which this version reads, got 1"):
+    with pytest.raises(il.SettingError, match="format must be 6, which this version reads, got 1"):
         Record.from_dict({"format": 1, "seeds": []})
 
 

@@ -348,11 +348,11 @@ def test_without_goals_nothing_is_added(capsys):
     [
         (
             "--bytes 300 --eval-every 0",
-            "eval_every must be a whole number >= 1 with bytes in a comparison",
+            "--eval-every must be a whole number >= 1 with bytes in a comparison",
         ),
         (
             "--target-value 0.5 --eval-every 0",
-            "eval_every must be a whole number >= 1 with a target_value, got 0",
+            "--eval-every must be a whole number >= 1 with a target_value, got 0",
         ),
         ("--count words", "count must be one of 'bytes', 'values', got 'words'"),
     ],
@@ -363,7 +363,7 @@ def test_goals_that_cannot_be_seen_are_refused(flags, says, capsys):
 
 def test_a_target_above_1_for_an_accuracy_is_refused(capsys):
     says = error_of(capsys, "compare", "fedavg", *SMALL, "--target-value", "80")
-    assert "target_value must be from 0 to 1 for an accuracy, got 80" in says
+    assert "--target-value must be from 0 to 1 for an accuracy, got 80" in says
 
 
 # -- curves -------------------------------------------------------------------------------------

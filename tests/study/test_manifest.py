@@ -161,7 +161,7 @@ RECORD = {
     "no seed": ({"seeds": []}, "it has no seed"),
     "a seed without figures": ({"seeds": [{"seed": 0}]}, r"in seeds\[0\] is missing"),
     "a model without parameters": ({"model": {}}, "'parameters' is missing"),
-    "another format": ({"format": 1}, "format must be 5"),
+    "another format": ({"format": 1}, "format must be 6"),
 }
 
 

@@ -542,7 +542,7 @@ class Host:
     def _evaluator(self, split: str) -> Evaluator:
         if split not in self._evaluators:
             task = self.contract.task
-            self._evaluators[split] = Evaluator(task, self.data, split, self.chunk == 1)
+            self._evaluators[split] = Evaluator(task, self.data, split, self.settings.chunk == 1)
         return self._evaluators[split]
 
     @property

@@ -27,6 +27,7 @@ class LazyFederation(Census):
     behaviour: Behaviour | None = None  # of the run's model and loss, as tried on the samples
     target_scale: TargetScale | None = None  # of real targets that are standardised in training
     training_classes: tuple[int, ...] = ()  # training samples of each class, of all clients
+    steepness: tuple[float, ...] = ()  # of a regression's loss, see run/step_sizes.py
     load: Callable[[], Federation] = _nowhere  # the data themselves; it can be sent to a host
 
     def fingerprint(self) -> str:

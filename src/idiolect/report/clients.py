@@ -20,6 +20,7 @@ from ..core.columns import LONGEST, Column, FittedTable, render
 from ..core.documents import plain
 from ..core.knobs import SettingError
 from ..core.text import shown
+from ..core.types import leaves
 from .format import count, number, signed
 from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients
 
@@ -339,6 +340,8 @@ def _samples(result: Any, seed: int, figure: str) -> np.ndarray:
     session = result.session(seed)
     version = session.server.version
     host = session.hosts[0]
+    if not any(t[:1].numel() for t in leaves(host.data.inputs)):
+        raise SettingError("data: the samples are not at hand")
     hits, loss = host.each_sample(version, session.server.message(version), "test")
     return np.asarray(hits if figure == "accuracy" else -loss)
 

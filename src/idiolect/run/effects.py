@@ -20,6 +20,7 @@ from ..server.protocol import Contract
 from ..server.rules import RULES
 from .client_weights import server_after
 from .settings import MESSAGES, Settings
+from .target_units import may_scale
 
 if TYPE_CHECKING:
     from .prepare import RunParts
@@ -101,6 +102,8 @@ def _counted(parts: RunParts) -> tuple[Metric, ...]:
 
 def _of_the_rest(parts: RunParts) -> Iterator[str]:
     s = parts.settings
+    if not s.standardise_targets and not may_scale(parts.task, parts.federation):
+        yield "standardise_targets: it has no effect: these targets would not be standardised"
     scaled = (parts.method.scaled(s.schedule.factors(r, s.rounds)) for r in range(s.rounds))
     of_the_run = {"batch", "server_lr"} & set(s.schedule.fields)
     if s.schedule.curves and not of_the_run and all(m == parts.method for m in scaled):

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..core.types import Tree, leaves, map_tree
 from ..data.federation import Census, Federation
+from ..host.lazy_federation import LazyFederation
 from ..method import Method
 from ..methods import name_of
 from ..task.task import Task
@@ -52,12 +53,9 @@ def stable_steps(
     """
     # of the rates those that gradients are multiplied with, not a share of a gap
     rates = {n: getattr(method, n) for n in method.traits.rates if n.endswith("lr")}
-    of_squares = task.criterion.degree and not federation.classes
-    if not rates or not of_squares or isinstance(federation, Census):
+    if not rates or not settings.client_optimizer.plain:
         return method, settings, []
-    if not settings.client_optimizer.plain:
-        return method, settings, []
-    steepness = measured(task, federation, settings, clients)
+    steepness = steepness_of(task, federation, settings, clients)
     if steepness is None:
         return method, settings, []
     words = []
@@ -81,6 +79,19 @@ def stable_steps(
             "input rows lie so far from the others that steps on them diverge"
         )
     return method, settings, words
+
+
+def steepness_of(
+    task: Task, federation: Federation, settings: Settings, clients: Tensor
+) -> Steepness | None:
+    """Measured here, or where the samples are; None for other tasks than regressions."""
+    if federation.classes or not task.criterion.degree:
+        return None
+    if isinstance(federation, LazyFederation):
+        return Steepness(*federation.steepness) if federation.steepness else None
+    if isinstance(federation, Census):
+        return None
+    return measured(task, federation, settings, clients)
 
 
 def measured(

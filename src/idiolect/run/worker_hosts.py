@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,10 @@ from ..method import Method
 from ..server.server import Server
 from ..task.losses import Loss
 from .plan import Plan
-from .prepare import prepare
+from .prepare import People, prepare
 from .session import Share, build_engine, data_of_clients
 from .settings import Settings
+from .step_sizes import steepness_of
 
 HOSTS = ".hosts"  # in a run directory: rows of running hosts
 
@@ -172,6 +174,8 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
     s = parts[0].settings
     used = in_use(s.metrics, s.metric, data.classes, task.criterion.name, parts[0].positive)
     baseline = trivial(data, parts[0].first_task.criterion, used)
+    eligible = People.of(data, s, s.seed).eligible
+    steepness = steepness_of(parts[0].first_task, data, s, eligible)
     return LazyFederation.of_data(
         data,
         sha256=data.fingerprint(),
@@ -179,5 +183,6 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
         behaviour=parts[0].behaviour,
         target_scale=parts[0].target_scale,
         training_classes=training_classes(data),
+        steepness=() if steepness is None else astuple(steepness),
         load=load,
     )

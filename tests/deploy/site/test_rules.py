@@ -131,7 +131,7 @@ def test_sums_of_columns_leave_only_if_allowed_and_of_enough_rows(tmp_path):
     )
     at = with_table(tmp_path / "s", table())
     assert at.ask(call).kind == "sums"
-    assert "counts and sums of 1 columns" in at.log()[-1]["content"]
+    assert "counts and sums of 1 column" in at.log()[-1]["content"]
     at.restarted(min_samples=1000)
     assert "min_samples" in at.refusal(call)
     at.restarted(sums=False, min_samples=1)

@@ -64,7 +64,7 @@ def init(argv: list[str]) -> None:
     emit(
         parsed.output.json,
         {**facts, "notes": notes, "findings": report.as_dict()["findings"], "next": command},
-        *map(literal, repr(federation).splitlines()),
+        *map(literal, str(federation).splitlines()),
     )
     if not parsed.output.json:
         OUT.print(literal(f"{target} is written. Next: {command}"), soft_wrap=True)

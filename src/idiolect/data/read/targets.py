@@ -408,7 +408,7 @@ def read_target_column(
     >>> targets.tolist(), labels
     ([1, 0, 1], (41401, 42731))
     >>> print(reason)
-    target 'drg' has 2 distinct values (41401, 42731): classes; --kind values makes it a regression
+    target 'drg' has 2 distinct values (41401, 42731): classes; kind='values' makes it a regression
     """
     missing = column.isna().to_numpy()
     if missing.any():
