@@ -34,7 +34,8 @@ def test_a_whole_number_of_more_than_64_bits_is_refused(value, capsys, tmp_path)
     for name in (name for name, kind in FIELDS.items() if kind is int):
         flag = f"--{name.replace('_', '-')}={value}"
         line = refused([*RUN, "--directory", str(tmp_path / "d"), flag], capsys)
-        assert f"{flag.split('=')[0]} must be a whole number" in line and "64 bits" in line
+        assert "must be a whole number" in line and "64 bits" in line
+        assert f"{flag.split('=')[0]} must" in line or f"{name} must" in line
 
 
 @pytest.mark.parametrize("value", ["1e400", "-1e400", "9" * 6000, "-" * DEEP])
