@@ -243,7 +243,7 @@ def test_the_paired_bootstrap_of_the_auc_has_the_width_of_independent_tables():
     rng = np.random.default_rng(0)
     (auc,) = parse_metrics("auc")
     gains, errors = [], []
-    for _ in range(30):
+    for _ in range(15):
         y = torch.from_numpy((rng.random(300) < 0.3).astype(int))
         x = rng.normal(0, 1, 300) + 0.8 * y.numpy()
         answers = {"local": x + rng.normal(0, 1, 300), "fedavg": x}
@@ -253,7 +253,7 @@ def test_the_paired_bootstrap_of_the_auc_has_the_width_of_independent_tables():
         gain = figures.gains(logits, "local", np.ones((1, 300), dtype=bool))["fedavg"]
         gains.append(gain.mean)
         errors.append(gain.error)
-    assert np.mean(errors) == pytest.approx(np.std(gains), rel=0.4)
+    assert np.mean(errors) == pytest.approx(np.std(gains), rel=0.5)
 
 
 def test_few_validation_samples_are_judged_by_folds_and_many_by_themselves():
