@@ -68,9 +68,13 @@ def _knows_units(task: Task, federation: Federation, spread: tuple[float, ...]) 
 
 def may_scale(task: Task, federation: Federation) -> bool:
     """Whether these targets could be standardised for this task."""
+    columns = _are_real(federation) and federation.targets.dim() <= 2
+    return columns and bool(task.criterion.degree) and not task.initial.weights
+
+
+def _are_real(federation: Federation) -> bool:
     targets = federation.targets
-    real = isinstance(targets, Tensor) and targets.is_floating_point() and not federation.classes
-    return real and targets.dim() <= 2 and bool(task.criterion.degree) and not task.initial.weights
+    return isinstance(targets, Tensor) and targets.is_floating_point() and not federation.classes
 
 
 def recorded_scale(data: dict[str, Any]) -> TargetScale | None:
@@ -95,9 +99,7 @@ def described(scale: TargetScale) -> str:
 
 def outlier_note(loss: Loss, federation: Federation, clients: Tensor) -> str:
     """A word on extreme outliers among training targets, for a loss that squares them; or ""."""
-    targets = federation.targets
-    real = isinstance(targets, Tensor) and targets.is_floating_point() and not federation.classes
-    if loss.name != "mse" or not real or isinstance(federation, Census):
+    if loss.name != "mse" or not _are_real(federation) or isinstance(federation, Census):
         return ""
     count = extreme_outliers(federation, clients)
     if not count:
