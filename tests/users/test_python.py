@@ -358,13 +358,13 @@ def in_a_process(code: str) -> str:
 
 def test_importing_idiolect_waits_for_torch_and_little_else():
     code = """
-import torch, time
-began = time.process_time()
+import sys, torch
+before = set(sys.modules)
 from idiolect import *
-print(time.process_time() - began)
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
-    took = float(in_a_process(code))
-    assert took < 1.0, took  # 0.26 s where Python keeps its bytecode; here it does not
+    slow = {"flwr", "matplotlib", "pandas", "pyarrow", "ray", "rich", "scipy", "sklearn"}
+    assert not slow & set(in_a_process(code).split())
 
 
 def test_the_version_is_told_without_torch():

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import socket
 import stat
 import threading
@@ -122,14 +123,13 @@ def test_one_request_per_connection(path):
 
 
 def test_silent_and_slow_peers_are_dropped_and_hold_up_nobody(path):
-    with listening(path, seconds=0.6) as echo:
+    with listening(path, seconds=1.5) as echo:
         silent, slow = connected(path), connected(path)
         slow.sendall(head(100))
-        began = time.monotonic()
         assert exchange(str(path), b"quick", 1000, 10) == b"re: quick"
-        assert time.monotonic() - began < 0.5
+        assert not select.select([silent], [], [], 0)[0]  # answered before the others were dropped
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
-            for _ in range(60):  # a byte now and then does not make it stay
+            for _ in range(100):  # a byte now and then does not make it stay
                 slow.sendall(b"x")
                 time.sleep(0.05)
         assert silent.recv(1) == b""
