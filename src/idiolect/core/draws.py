@@ -11,6 +11,23 @@ import torch
 
 
 @contextmanager
+def keyed_torch(seed: int) -> Iterator[None]:
+    """Draws from torch come from a seed; then its generator on the CPU stands where it stood.
+
+    As `torch.manual_seed`, which formats the stack for every kind of device that is not there: 0.1
+    to 3 ms, where this takes microseconds.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for accelerator in (torch.cuda, torch.xpu):
+            if accelerator.is_available():
+                accelerator.manual_seed_all(seed)
+        if torch.backends.mps.is_available():
+            torch.mps.manual_seed(seed)
+        yield
+
+
+@contextmanager
 def keyed_draws(seed: int, enabled: bool = True) -> Iterator[None]:
     """Draws from torch, NumPy and Python come from a seed; then all stand where they stood.
 
@@ -23,8 +40,7 @@ def keyed_draws(seed: int, enabled: bool = True) -> Iterator[None]:
         yield
         return
     numpy_state, python_state = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with keyed_torch(seed):
         np.random.seed(seed % 2**32)
         random.seed(seed)
         try:

@@ -21,6 +21,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.columns import FittedTable
 from ..core.documents import plain
+from ..core.draws import keyed_torch
 from ..core.knobs import SettingError, build, check, knob, with_role
 from ..core.parts import Parts
 from ..core.text import plural
@@ -346,8 +347,7 @@ class SplitCandidate:
         """The task, the split and the start of every client; with adapters, another model."""
         if not self.rank:
             return task, task.split(self.part), start
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(task.seed)
+        with keyed_torch(task.seed):
             module = adapt(task.module, self.rank, kind=self.kind)
         adapted = Task(module, task.criterion, buffers=task.buffers).under(task.numerics)
         split = adapted.split(self.part)

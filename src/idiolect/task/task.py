@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 
+from ..core.draws import keyed_torch
 from ..core.knobs import SettingError
 from ..core.types import Tree, length, map_tree
 from .batches import Batch
@@ -358,8 +359,7 @@ class Task:
         if isinstance(self.model, nn.Module) and not renew:
             module: Any = copy.deepcopy(self.model)
         else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+            with keyed_torch(seed):
                 if isinstance(self.model, nn.Module):
                     module = copy.deepcopy(self.model)
                     _reset(module)

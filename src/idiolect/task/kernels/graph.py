@@ -63,6 +63,8 @@ def has_dropout(module: nn.Module) -> bool:
 
     if any(active(m) for m in module.modules()):
         return True
+    if all(type(m).__module__.startswith("torch.nn.") for m in module.modules()):
+        return False  # the layers of torch that call the function have its share as an attribute
     graph = trace(module)
     return graph is not None and any(
         node.op == "call_function" and node.target in _DROPOUT_FUNCTIONS for node in graph.nodes
@@ -81,9 +83,8 @@ def layer_chain(module: nn.Module) -> list[Layer] | None:
     """
     if any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
-    if type(module) is nn.Linear:  # tracing would look inside it
-        layers: list[Layer] | None = [_linear(module, prefix="")]
-    else:
+    layers = _sequential_layers(module)
+    if layers is None:
         modes = {m: m.training for m in module.modules()}
         layers = _traced_layers(module.train())
         if layers is not None and layers != _traced_layers(module.eval()):
@@ -93,6 +94,19 @@ def layer_chain(module: nn.Module) -> list[Layer] | None:
     used = [name for layer in layers or [] for name in (layer.weight, layer.bias) if name]
     trained = [name for name, p in module.named_parameters() if p.requires_grad]
     return layers if sorted(used) == sorted(trained) else None
+
+
+def _sequential_layers(module: nn.Module) -> list[Layer] | None:
+    """Those of one linear layer, or of a Sequential of known ones, which need not be traced."""
+    if type(module) is nn.Linear:  # tracing would look inside it
+        return [_linear(module, prefix="")]
+    if type(module) is not nn.Sequential or any("forward" in vars(m) for m in module.modules()):
+        return None
+    layers = [_of_module(m, name) for name, m in module._modules.items() if m is not None]
+    kinds = [layer.kind for layer in layers if layer]
+    if None in layers or "linear" not in kinds or "flatten" in kinds[kinds.index("linear") :]:
+        return None
+    return [layer for layer in layers if layer and layer.kind]
 
 
 def _traced_layers(module: nn.Module) -> list[Layer] | None:
