@@ -1,6 +1,7 @@
 """Shared by all tests.
 
-One thread (two test processes share two cores), no cache or run directory of the user's.
+One thread (two test processes share two cores), no cache or run directory of the user's. Test
+processes do not lose power, so what they write need not reach the disk itself.
 """
 
 import os
@@ -18,4 +19,5 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path / "data-cache"))
 
 
+os.fsync = lambda handle: None
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; a pipe is as wide here as anywhere

@@ -42,7 +42,6 @@ def test_the_blocks_of_a_page_for_newcomers_run_in_order(name, tmp_path, monkeyp
     """Python in one process, commands by `main`, TOML into the file that its first line names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     names: dict = {}
     blocks = BLOCK.findall((ROOT / "docs" / name).read_text())
     assert blocks

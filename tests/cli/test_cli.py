@@ -46,7 +46,6 @@ KEYS = {
 def elsewhere(tmp_path, monkeypatch):
     """Every command runs in a folder of its own; nothing need reach the disk itself."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
 def json_of(capsys, *argv: str):

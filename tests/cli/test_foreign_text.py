@@ -67,7 +67,6 @@ def nasty() -> il.Federation:
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     (tmp_path / "own_nasty_data.py").write_text(OWN, encoding="utf-8")
     yield
     sys.modules.pop("own_nasty_data", None)

@@ -48,13 +48,9 @@ def made(tmp_path_factory):
         "sweep": SWEEP,
         "tune": TUNE,
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda handle: None)
-        for name, command in words.items():
-            command = [
-                word for word in command if name != "pipeline" or word not in ("--rounds", "2")
-            ]
-            assert main([*command, "--directory", str(folder / name)]) == 0
+    for name, command in words.items():
+        command = [word for word in command if name != "pipeline" or word not in ("--rounds", "2")]
+        assert main([*command, "--directory", str(folder / name)]) == 0
     return folder
 
 
@@ -82,7 +78,6 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 
 @pytest.mark.parametrize("kind", STORED)
 def test_damage_gives_the_same_figures_or_a_refusal(kind, made, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.chdir(tmp_path)
     pattern, (command, *words) = STORED[kind]
     name = pattern.partition("/")[0]

@@ -49,7 +49,6 @@ def fill(monkeypatch, name: str, times: int) -> None:
     ],
 )
 def test_what_is_not_written_is_the_last_word(command, file, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
     arguments = [*COMMANDS[command], *SMALL, "--directory", str(tmp_path / "d")]
     if file == "compare.json":
         arguments += ["--no-baselines"]

@@ -49,7 +49,6 @@ def disk_of(rows: int, monkeypatch) -> None:
 @pytest.mark.parametrize("rows", [2, 21, 29])
 def test_the_run_ends_with_a_message_and_goes_on_when_there_is_room(rows, tmp_path, monkeypatch):
     """Or when the rows may stay in memory. Before, the system ended the process (SIGBUS)."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     disk_of(rows, monkeypatch)
     place = re.escape(str(tmp_path / "run"))
     says = f"memory: .*no room for them in {place} .No space left on device.: .*GiB; make room"

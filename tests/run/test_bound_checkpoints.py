@@ -23,11 +23,6 @@ ME = Bound("ab" * 16, 0, "cd" * 32, 7)
 ROOM = 1 << 20
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def run(directory: Path, resume: bool | str = False, stop: int = 0, **settings) -> il.Result:
     def progress(seed: int, round: int, accuracy: float) -> None:
         if round == stop:

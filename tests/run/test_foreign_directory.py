@@ -40,11 +40,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def run(directory: Path, resume: bool = False, stop: int = 0) -> il.Result:
     def progress(seed: int, round: int, accuracy: float) -> None:
         if round == stop:

@@ -21,9 +21,11 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """These processes do not die, so nothing need reach the disk itself."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
+def heard():
+    """SIGHUP, which a process started by nohup ignores."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

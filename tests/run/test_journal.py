@@ -22,12 +22,6 @@ from idiolect.run.round_log import GrowingFile, Journal, Mark
 FILES = ("metrics.csv", "ledger-seed-0.csv", "accuracy-seed-0.f32", "record.safetensors")
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """These processes do not die, so nothing need reach the disk itself."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 class Killed(BaseException):
     """Nothing in the code catches it: as good as a kill, for what is on the disk."""
 

@@ -32,12 +32,6 @@ from idiolect.run.directory import RunDirectory
 ROUNDS = 6
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """These processes do not die, so nothing need reach the disk itself."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 FEDERATION = classification((20,) * 6, features=8)
 
 

@@ -23,11 +23,6 @@ FEDERATION = classification((20,) * 6, features=8)
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
-@pytest.fixture(autouse=True)
 def threads(monkeypatch) -> list[int]:
     """The number of threads as torch would have it; work is done on one."""
     number = [torch.get_num_threads()]

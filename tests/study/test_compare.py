@@ -36,7 +36,6 @@ SMALL = split(
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
 def json_of(capsys, *argv: str):

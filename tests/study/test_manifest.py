@@ -12,12 +12,6 @@ from idiolect.cli.main import main
 from idiolect.core.documents import expect, expect_fields, unsealed
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """These processes do not die, so nothing need reach the disk itself."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def federation() -> il.Federation:
     return classification((15,) * 4, features=4)
 

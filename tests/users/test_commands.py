@@ -31,7 +31,6 @@ QUICK = [*DATA, "--quiet"]
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
 def output(capsys, line: str, *more: str) -> str:

@@ -17,12 +17,6 @@ from idiolect.core.types import prefixed, under
 from run.robust.common import STATEFUL, by_wire_id, everything, run
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """These processes do not die, so nothing need reach the disk itself."""
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def continued(folder: Path, method: str, back: int = 1, **settings) -> il.Result:
     """The run as if it had been stopped `back` rounds before its end."""
     run(method, directory=folder, checkpoint_every=1, **settings)
