@@ -154,7 +154,8 @@ def test_a_sweep_of_python_is_gone_on_with_there(tmp_path, capsys):
     assert "no plan is described" in capsys.readouterr().err
 
 
-def test_code_in_the_current_folder_reaches_worker_processes(tmp_path):
+@pytest.mark.parametrize("name", ["sweep", pytest.param("tune", marks=pytest.mark.slow)])
+def test_code_in_the_current_folder_reaches_worker_processes(name, tmp_path):
     """Own model, method and data: at the default number of jobs, of the installed command."""
     (tmp_path / "own.py").write_text(
         "from dataclasses import dataclass\n"
@@ -167,14 +168,13 @@ def test_code_in_the_current_folder_reaches_worker_processes(tmp_path):
     small = ["--clients", "4", "--samples", "40", "--rounds", "2", "--quiet"]
     command = [sys.executable, "-P", "-m", "idiolect.cli"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for name in ("sweep", "tune"):
-        done = subprocess.run(
-            [*command, name, *words, *small, "--directory", str(tmp_path / name)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "lr=0.2" in done.stdout and done.stderr.count("\n") == 1
+    done = subprocess.run(
+        [*command, name, *words, *small, "--directory", str(tmp_path / name)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "lr=0.2" in done.stdout and done.stderr.count("\n") == 1

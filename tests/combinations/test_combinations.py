@@ -14,9 +14,9 @@ import pytest
 from combinations.checks import examine, removable
 from combinations.draw import draw
 
-GROUPS = 4  # tests that share the combinations
-COUNT = int(os.environ.get("IDIOLECT_FAULTS_COMBINATIONS", "60"))
-SEED = 0 if COUNT == 60 else datetime.date.today().toordinal()
+GROUPS = 2  # tests that share the combinations
+COUNT = int(os.environ.get("IDIOLECT_FAULTS_COMBINATIONS", "20"))
+SEED = 0 if COUNT == 20 else datetime.date.today().toordinal()
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -13,7 +13,7 @@ import pytest
 
 from faults.kill_points import CASES
 
-KILLS = os.environ.get("IDIOLECT_FAULTS_KILLS", "6")  # 0 = at every operation
+KILLS = os.environ.get("IDIOLECT_FAULTS_KILLS", "4")  # 0 = at every operation
 
 
 @pytest.fixture(scope="module")

@@ -362,7 +362,9 @@ def pids(monkeypatch):
 @pytest.mark.parametrize(
     "method", [*(pytest.param(m, marks=pytest.mark.slow) for m in ("ditto", "scaffold")), "lp-proj"]
 )
-@pytest.mark.parametrize("kind", ["update", "conclude", "evaluate"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(k, marks=pytest.mark.slow) for k in ("update", "evaluate")), "conclude"]
+)
 def test_a_killed_host_comes_back_with_its_rows_and_repeats_the_round(
     address, pids, monkeypatch, method, kind
 ):

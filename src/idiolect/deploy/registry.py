@@ -144,7 +144,8 @@ class SiteRegistry:
             if time.monotonic() > end:
                 return False
             self.look(LOOK)
-            time.sleep(0.0 if self._talks else LOOK)
+            if not self._talks and not condition():
+                time.sleep(LOOK)
         return True
 
     def expecting(self, seconds: float) -> bool:
