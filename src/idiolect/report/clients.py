@@ -22,7 +22,7 @@ from ..core.knobs import SettingError
 from ..core.text import shown
 from ..core.types import leaves
 from .format import count, number, signed
-from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients
+from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients, weighed_terms
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -299,7 +299,7 @@ def _gains(result: Any, local: Any, figure: str, higher: bool) -> dict[str, Clie
     differences = _difference(values, theirs, higher)
     names = [name for name in _names(result.record) if name in differences]
     sizes = {str(row["client"]): row["test_samples"] for row in result.record.seeds[0].clients}
-    counted = figure == "accuracy"
+    counted = figure == "accuracy" and not _unlike_weights(result.record)
     try:
         each, owner = _paired(result, local, figure, names)
     except SettingError:
@@ -309,6 +309,12 @@ def _gains(result: Any, local: Any, figure: str, higher: bool) -> dict[str, Clie
         name: replace(gain, gain=differences[name], samples=sizes[name])
         for name, gain in zip(names, judged, strict=True)
     }
+
+
+def _unlike_weights(record: Any) -> bool:
+    """Whether a client's test samples weigh unlike: its accuracy is then no count over samples."""
+    rows = record.seeds[0].clients
+    return any(row.get("test_effective", math.inf) < row["test_samples"] - SAME for row in rows)
 
 
 def _paired(
@@ -332,6 +338,10 @@ def _paired(
         raise SettingError("clients: their samples are not at one host")
     place = {name: at for at, name in enumerate(names)}
     owner = np.repeat([place.get(name, -1) for name in everyone], sizes)
+    data = result.session(seeds[0]).hosts[0].data
+    if data.weights is not None:
+        client = np.repeat(np.arange(len(sizes)), sizes)
+        each = weighed_terms(each, data.weights_of("test").numpy(), client)
     return each[owner >= 0], owner[owner >= 0]
 
 

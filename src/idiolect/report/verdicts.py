@@ -104,6 +104,32 @@ def judged_clients(
     ]
 
 
+def weighed_terms(
+    each: np.ndarray,  # [..., n]: values of samples; NaN where there is none
+    weights: np.ndarray,  # float64[n]
+    owner: np.ndarray | None = None,  # int64[n]: the mean of each owner; None: of all samples
+) -> np.ndarray:  # -> [..., n]
+    """Terms whose plain mean is the weighed mean m of the values: m + w (x - m) / mean(w).
+
+    Their variance over the number of samples is that of the weighed mean, linearised: a few heavy
+    samples say little, whatever they weigh. Of values by seed, a sample counts by its mean.
+
+    >>> terms = weighed_terms(np.array([1.0, 0.0, 0.0]), np.array([2.0, 1.0, 1.0]))
+    >>> float(terms.mean()), terms.round(3).tolist()
+    (0.5, [1.25, 0.125, 0.125])
+    """
+    owner = np.zeros(len(weights), dtype=np.int64) if owner is None else owner
+    present = ~np.isnan(each)
+    seeds = present.reshape(-1, each.shape[-1]).sum(0)
+    sums = np.where(present, each, 0.0).reshape(-1, each.shape[-1]).sum(0)
+    shares = np.where(seeds > 0, weights, 0.0)
+    total = np.bincount(owner, shares)
+    safe = np.where(total > 0, total, 1.0)
+    mean = (np.bincount(owner, shares * sums / np.maximum(seeds, 1)) / safe)[owner]
+    relative = shares * (np.bincount(owner, seeds > 0) / safe)[owner]
+    return each + (relative - 1) * (each - mean)  # the values themselves where all weigh alike
+
+
 def _sign_test(each: np.ndarray, owner: np.ndarray, clients: int) -> np.ndarray:
     """Two-sided p-values of the exact sign test on samples that one of the two has right."""
     from scipy.special import bdtr
