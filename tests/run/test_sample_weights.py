@@ -11,7 +11,7 @@ import idiolect as il
 from idiolect.core.knobs import SettingError
 from idiolect.host.scores import wilson
 from idiolect.report.clients import clients_view
-from idiolect.report.verdicts import weighed_terms
+from idiolect.report.verdicts import CANNOT_TELL, judged_clients, weighed_terms
 from idiolect.server.roster import Roster
 from idiolect.task.batches import Batches
 from idiolect.task.context import Here
@@ -297,17 +297,34 @@ def test_a_loss_that_compares_samples_refuses_weights():
 
 
 # -- evidence --------------------------------------------------------------------------------------
-def test_terms_of_a_weighed_mean_have_its_mean_and_linearised_variance():
-    values, weights = rng.normal(size=500), rng.uniform(0.1, 9, 500)
-    owner = np.arange(500) % 2
+def test_terms_of_a_weighed_mean_have_its_mean_and_its_jackknife_variance():
+    values, weights = rng.normal(size=40), rng.uniform(0.1, 9, 40)
+    owner = np.arange(40) % 2
     terms = weighed_terms(values, weights, owner)
     for k in (0, 1):
-        mine = owner == k
-        mean = np.average(values[mine], weights=weights[mine])
-        residuals = weights[mine] * (values[mine] - mean) / weights[mine].mean()
-        assert terms[mine].mean() == pytest.approx(mean)
-        assert terms[mine].var() == pytest.approx((residuals**2).mean())
-    assert np.array_equal(weighed_terms(values, np.ones(500), owner), values)
+        x, w = values[owner == k], weights[owner == k]
+        n = len(x)
+        without = [np.average(np.delete(x, i), weights=np.delete(w, i)) for i in range(n)]
+        assert terms[owner == k].mean() == pytest.approx(np.average(x, weights=w))
+        variance = terms[owner == k].var(ddof=1) / n
+        assert variance == pytest.approx((n - 1) * np.var(without))
+    alike = weighed_terms(values, np.full(40, 3.0), owner)
+    np.testing.assert_allclose(alike, values, atol=1e-14)
+
+
+def test_intervals_of_weighted_differences_hold_the_truth_95_times_in_100():
+    """Samples weigh unlike, and heavy ones have the higher values."""
+    draws, n, spread = 300, 40, 0.5
+    owner, held = np.zeros(n, dtype=np.int64), 0
+    for _ in range(draws):
+        weights = rng.lognormal(0, spread, n)
+        values = rng.normal(size=n) + np.log(weights)
+        truth = spread**2  # E[w log w] / E[w]
+        effective = np.array([weights.sum() ** 2 / (weights**2).sum()])
+        terms = weighed_terms(values, weights)
+        (gain,) = judged_clients(terms, owner, ["a"], counted=False, effective=effective)
+        held += gain.low <= truth <= gain.high
+    assert 0.91 < held / draws < 0.98
 
 
 def test_heavy_samples_are_no_more_evidence_than_they_are():
@@ -317,3 +334,12 @@ def test_heavy_samples_are_no_more_evidence_than_they_are():
     assert float(data.effective_sizes("test")[client]) < 1.1
     low, high = wilson(1.0, float(data.effective_sizes("test")[client]))
     assert high - low > 0.7
+
+
+def test_a_client_of_one_heavy_sample_is_not_judged():
+    weights = np.array([1e6] + [1.0] * 29)
+    terms = weighed_terms(np.full(30, 0.5) + 0.01 * rng.normal(size=30), weights)
+    owner = np.zeros(30, dtype=np.int64)
+    effective = np.array([1.0])
+    (gain,) = judged_clients(terms, owner, ["a"], counted=False, effective=effective)
+    assert gain.verdict == CANNOT_TELL and gain.high == np.inf

@@ -226,6 +226,11 @@ def _clients(record: Any, view: ClientsView, local: Any) -> str:
         "mean over seeds; the client is called better or worse where the interval does not hold "
         "what its majority class reaches on the same samples."
     )
+    if record.data.get("weight"):
+        words.append(
+            "Samples have weights: an interval goes by as many samples of one weight as they are "
+            "worth (Kish 1965)."
+        )
     if len(rows) > MOST_CLIENTS:
         words.append(f"The {MOST_CLIENTS} clients that are served worst, of {len(rows):,}:")
     return " ".join(words) + "\n\n" + _table(heading, cells)

@@ -43,6 +43,7 @@ from .estimate import (
     alternative,
     client_gains,
     decide,
+    kish,
 )
 from .figures import LARGEST, MetricFigures
 from .heterogeneity import Heterogeneity, heterogeneity
@@ -405,7 +406,15 @@ class Inquiry:
         repeated = self.holdout.kind == GIVEN
         whole = self.holdout.group is None and self.holdout.weights is None
         counted = self.metric == "accuracy" and whole
-        return HeldOutSamples(self.units.owner, self.federation.clients, repeated, counted)
+        clients, weights = self.federation.clients, self.holdout.weights
+        if weights is None:
+            return HeldOutSamples(self.units.owner, clients, repeated, counted)
+        effective = kish(weights, self.holdout.owner, clients)
+        return HeldOutSamples(
+            *(self.units.owner, clients, repeated, counted),
+            float(kish(weights, np.zeros_like(self.holdout.owner), 1)[0]) / len(weights),
+            effective,
+        )
 
     @cached_property
     def units(self) -> Units:
