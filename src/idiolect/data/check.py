@@ -438,7 +438,7 @@ class _Inspection:
             return False
         self.add(
             "weights",
-            f"{name!r} is called a weight of rows, and would be learnt from: rows count by it with",
+            f"{name!r} is called a weight of rows: it is learnt from unless rows count by it",
             column=name,
             flag=("weight", name),
         )

@@ -349,8 +349,8 @@ def _paired(
         raise SettingError("clients: their samples are not at one host")
     place = {name: at for at, name in enumerate(names)}
     owner = np.repeat([place.get(name, -1) for name in everyone], sizes)
-    data = result.session(seeds[0]).hosts[0].data
     if _effective(result.record, names) is not None:
+        data = result.session(seeds[0]).hosts[0].data
         client = np.repeat(np.arange(len(sizes)), sizes)
         each = weighed_terms(each, data.weights_of("test").numpy(), client)
     return each[owner >= 0], owner[owner >= 0]

@@ -133,7 +133,7 @@ def weighed_terms(
     lever = (count - 1) * shares / np.maximum(total - shares, TINY)
     lever = np.where(count > 1, lever, 0.0)
     moved = np.where(seeds > 0, lever * (sums / np.maximum(seeds, 1) - mean), 0.0)
-    shift = (np.bincount(owner, moved)[owner]) / np.maximum(count, 1)
+    shift = np.bincount(owner, moved)[owner] / np.maximum(count, 1)
     return mean + lever * (each - mean) - shift
 
 

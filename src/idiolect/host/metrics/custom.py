@@ -137,7 +137,7 @@ def _caller(function: Any) -> Callable[[EvaluatedSamples], Any]:
         return _of_scikit_learn(function, inner)
 
     def call(samples: EvaluatedSamples) -> Any:
-        return function(samples.outputs, samples.targets, **_weights(samples, samples.weights))
+        return function(samples.outputs, samples.targets, **_weights(samples, samples.masses))
 
     return call
 
