@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 WIDTH = 80
 SENTINELS = (-1, -9, -99, -999, -9999, 99, 999, 9999, 99999, 888, 8888, 777, 7777)
 CODE_WORDS = {"zip", "zipcode", "plz", "postal", "postcode", "postleitzahl", "code", "icd", "drg"}
+WEIGHT_NAMES = {  # not "weight" alone, which may be a person's
+    *("sample_weight", "sampleweight", "sampling_weight", "survey_weight", "row_weight"),
+    *("fnlwgt", "finalwt", "finalweight", "final_weight", "pweight", "wtfinal", "perwt", "hhwt"),
+}
 CERTAIN = 0.99  # accuracy or share of variance by one column that looks like a leak
 TEST_ROWS = 10  # of a client, below which its figures say little
 CLASS_ROWS = 10  # of a class, below which it cannot be learnt
@@ -364,6 +368,19 @@ class _Inspection:
         if target and (lacks := int(self.frame[target].isna().sum())):
             text = f"{lacks:,} rows without a target ({target!r}) will be dropped"
             self.add("target missing", text, column=target)
+        if self.options.weight:
+            self._weights(self.options.weight)
+
+    def _weights(self, name: str) -> None:
+        """Rows whose weight is no number > 0, which are refused."""
+        column = self.frame[name]
+        if kind_of(column, name) != NUMBER:
+            self.add("weights", f"{name!r} must hold numbers > 0, and holds text", column=name)
+            return
+        wrong = int((~(numbers(column, name) > 0)).sum())
+        if wrong:
+            text = f"{wrong:,} rows have no weight > 0 ({name!r}): fill it in, or leave them out"
+            self.add("weights", text, column=name)
 
     # -- columns ---------------------------------------------------------------------------------
     def _columns(self) -> None:
@@ -383,7 +400,7 @@ class _Inspection:
                 self._dates(name)
                 continue
             reason = why_not(column, name, kind, every, self.options.max_categories)
-            if self._is_group(name, kind):
+            if self._is_group(name, kind) or self._is_weight(name, kind):
                 continue
             if reason:
                 self._useless(name, reason)
@@ -413,6 +430,19 @@ class _Inspection:
             flag=("group", name),
         )
         self.settle(group=name)
+        return True
+
+    def _is_weight(self, name: str, kind: str) -> bool:
+        """Whether a column is called a survey's weight; said if it is."""
+        if self.options.weight or kind != NUMBER or name.lower() not in WEIGHT_NAMES:
+            return False
+        self.add(
+            "weights",
+            f"{name!r} is called a weight of rows: it is learnt from unless rows count by it",
+            column=name,
+            flag=("weight", name),
+        )
+        self.settle(weight=name)
         return True
 
     def _dates(self, name: str) -> None:

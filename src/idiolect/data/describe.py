@@ -48,6 +48,8 @@ def describe(federation: Federation) -> str:
         lines["classes"] = f"{federation.classes:,}{names}"
     else:
         lines["target"] = "real values"
+    if federation.weights is not None:
+        lines["weights"] = _describe_weights(federation)
     if federation.preparation is not None:
         lines |= _describe_preparation(federation.preparation)
     title = (
@@ -56,6 +58,24 @@ def describe(federation: Federation) -> str:
     )
     texts = (f"  {name:<9} {text}" for name, text in lines.items())
     return "\n".join(shown(text, WIDTH) for text in (title, *texts))
+
+
+def _describe_weights(federation: Federation) -> str:
+    """How far weights differ, and what that costs: the effective number of samples (Kish 1965).
+
+    >>> from idiolect.data import Federation
+    >>> data = Federation.from_arrays([[1.0], [2.0]], [0, 1], ["a", "b"], weight=[1, 3])
+    >>> _describe_weights(data)
+    "'weight', 1 to 3 per sample; 2 samples say as much as 1.6 of one weight"
+    """
+    weights = federation.weights
+    assert weights is not None
+    effective = float(weights.sum().square() / weights.square().sum())
+    name = shown(federation.weight_name or "weight", LONGEST)
+    return (
+        f"{name!r}, {float(weights.min()):.4g} to {float(weights.max()):.4g} per sample; "
+        f"{len(weights):,} samples say as much as {effective:,.4g} of one weight"
+    )
 
 
 def _describe_preparation(preparation: Preparation) -> dict[str, str]:
@@ -208,10 +228,12 @@ def _caption(federation: Federation) -> str:
     if federation.classes:
         class_count = (federation.class_counts("train") > 0).sum(1)
         text += f"; classes per client: {int(class_count.min())} to {int(class_count.max())}"
-        if tests := int(federation.class_counts("test").sum()):
-            share = int(federation.majority_hits("test").sum()) / tests
+        if tests := float(federation.class_totals("test").sum()):
+            share = float(federation.majority_hits("test").sum()) / tests
             text += (
                 "; always guessing a client's commonest class "
                 f"is right for {share:.1%} of its test samples"
             )
+    if federation.weights is not None:
+        text += f"; weights: {_describe_weights(federation)}"
     return text

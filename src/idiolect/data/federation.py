@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError, build, nearest
 from ..core.text import plural, shown
-from ..core.types import Sequences, Tree, leaves, length, map_tree
+from ..core.types import Sequences, Tree, first, leaves, length, map_tree
 from .prepare import Preparation
 from .read.arrays import from_arrays
 from .read.datasets import read_datasets
@@ -51,6 +51,9 @@ class Federation:
     special: tuple[int, ...] = ()  # classes that are no words: padding, unknown, begin, end
     # int64[n]: samples of one number belong together (one patient), on one side of every split
     groups: Tensor | None = None
+    # float64[n], > 0: how much each sample counts (how many people a row of a survey stands for)
+    weights: Tensor | None = None
+    weight_name: str = ""  # what the user calls them: the column of a table
 
     def __str__(self) -> str:
         from .describe import describe
@@ -137,6 +140,62 @@ the nearest is 13
         owner = torch.arange(self.clients).repeat_interleave(self.sizes(split))
         pairs = torch.stack([owner, self.groups_of(split)]).unique(dim=1)[0]
         return torch.bincount(pairs, minlength=self.clients)
+
+    def weights_of(self, split: str) -> Tensor:  # -> float64[samples of the split]
+        """How much each sample of a split counts, in the order of `inputs`; 1 without weights.
+
+        >>> f = Federation.from_arrays(
+        ...     np.eye(4), [0, 1, 0, 1], list("aabb"), weight=[1, 3, 5, 5], valid=0, test=0
+        ... )
+        >>> f.weights_of("train").tolist(), f.weight_totals("train").tolist()
+        ([1.0, 3.0, 5.0, 5.0], [4.0, 10.0])
+        """
+        if split not in SPLITS:
+            raise nearest(split, SPLITS, "split")
+        low, high = int(self.offsets[split][0]), int(self.offsets[split][-1])
+        if self.weights is None:
+            return torch.ones(high - low, dtype=torch.float64)
+        return self.weights[low:high]
+
+    def weight_totals(self, split: str) -> Tensor:  # -> float64[N]
+        """What the samples of each client weigh together: their number, without weights."""
+        if self.weights is None:
+            return self.sizes(split).double()
+        return self._sums(self.weights_of(split), split)
+
+    def effective_sizes(self, split: str) -> Tensor:  # -> float64[N]
+        """As how many samples of one weight each client's say: (sum w)^2 / sum w^2 (Kish 1965).
+
+        >>> f = Federation.from_arrays(
+        ...     np.eye(4), [0, 1, 0, 1], list("aabb"), weight=[1, 3, 5, 5], valid=0, test=0
+        ... )
+        >>> f.effective_sizes("train").tolist()
+        [1.6, 2.0]
+        """
+        if self.weights is None:
+            return self.sizes(split).double()
+        squares = self._sums(self.weights_of(split).square(), split)
+        return self.weight_totals(split).square() / torch.where(squares > 0, squares, 1)
+
+    def _sums(self, values: Tensor, split: str) -> Tensor:  # [samples of the split] -> [N]
+        owner = torch.arange(self.clients).repeat_interleave(self.sizes(split))
+        return torch.zeros(self.clients, dtype=torch.float64).index_add_(0, owner, values)
+
+    @cached_property
+    def training_shares(self) -> Tensor | None:  # -> float64[n]
+        """The weight of each training sample over the mean of its client's; None without weights.
+
+        Samples of other splits have 1.
+        """
+        if self.weights is None:
+            return None
+        shares = torch.ones(self.samples, dtype=torch.float64)
+        low, high = int(self.offsets["train"][0]), int(self.offsets["train"][-1])
+        sizes = self.sizes("train")
+        mean = (self.weight_totals("train") / sizes.clamp(min=1)).repeat_interleave(sizes)
+        shares[low:high] = self.weights_of("train") / mean
+        device = first(self.inputs).device
+        return shares.to(device, torch.float32 if device.type == "mps" else torch.float64)
 
     def part(self, position: int, split: str) -> tuple[Tree, Tree]:
         """The data of the client at a position: (inputs, targets)."""
@@ -241,6 +300,7 @@ the nearest is 13
             targets=map_tree(take, self.targets),
             sequences=self.sequences and self.sequences.of(index),
             groups=None if self.groups is None else take(self.groups),
+            weights=None if self.weights is None else take(self.weights),
             offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )
@@ -281,6 +341,7 @@ the nearest is 13
             *leaves(self.inputs),
             *leaves(self.targets),
             *(self.offsets[s] for s in SPLITS),
+            *(() if self.weights is None else (self.weights,)),
         )
         if any(t.is_inference() for t in tensors):  # torch does not count their changes
             return self._hash(tensors)
@@ -302,6 +363,27 @@ the nearest is 13
 
     def class_counts(self, split: str = "train") -> Tensor:  # -> int64[N, classes]
         """Who has what: samples per client and class."""
+        cell, _ = self._class_cells(split)
+        counts = torch.bincount(cell, minlength=self.clients * self.classes)
+        return counts.view(self.clients, self.classes)
+
+    def class_totals(self, split: str = "train") -> Tensor:  # -> float64[N, classes]
+        """What the samples of each client and class weigh together; their number without weights.
+
+        >>> f = Federation.from_arrays(
+        ...     np.eye(3), [0, 1, 1], list("aaa"), weight=[1, 2, 4], valid=0, test=0
+        ... )
+        >>> f.class_totals().tolist()
+        [[1.0, 6.0]]
+        """
+        cell, sample = self._class_cells(split)
+        totals = torch.bincount(
+            cell, self.weights_of(split)[sample], minlength=self.clients * self.classes
+        )
+        return totals.view(self.clients, self.classes)
+
+    def _class_cells(self, split: str) -> tuple[Tensor, Tensor]:
+        """client * classes + class of every target that counts, and its sample: int64[m] each."""
         if not self.classes:
             raise SettingError(f"class counts need classes, got the regression data {self.name!r}")
         offsets = self.offsets[split]
@@ -309,17 +391,17 @@ the nearest is 13
         labels = labels.flatten(1) if labels.dim() > 1 else labels.unsqueeze(1)
         client = torch.repeat_interleave(torch.arange(self.clients), self.sizes(split))
         cell = client.unsqueeze(1).expand_as(labels) * self.classes + labels.cpu()
-        cell = cell[labels.cpu() >= 0]  # targets of -100 do not count
-        counts = torch.bincount(cell.flatten(), minlength=self.clients * self.classes)
-        return counts.view(self.clients, self.classes)
+        sample = torch.arange(len(labels)).unsqueeze(1).expand_as(labels)
+        counts = labels.cpu() >= 0  # targets of -100 do not
+        return cell[counts], sample[counts]
 
-    def majority_hits(self, split: str = "test") -> Tensor:  # -> int64[N]
+    def majority_hits(self, split: str = "test") -> Tensor:  # -> float64[N]
         """Samples that each client gets right by always answering its majority class.
 
-        That is the most frequent class of its training samples.
+        That is the most frequent class of its training samples. By what samples weigh, both.
         """
-        majority = self.class_counts("train").argmax(1, keepdim=True)
-        return self.class_counts(split).gather(1, majority).squeeze(1)
+        majority = self.class_totals("train").argmax(1, keepdim=True)
+        return self.class_totals(split).gather(1, majority).squeeze(1)
 
     from_arrays = classmethod(from_arrays)
 
@@ -350,7 +432,8 @@ the nearest is 13
         - Text, booleans and categories become a feature of 0 or 1 per category, `max_categories`
           of a column at most. `dates`: "refuse", "drop" or "days" (since 1970-01-01).
         - `group` names a column whose values (patients) stay on one side of every split; `time` a
-          column by which each client's last rows test. Neither is a feature.
+          column by which each client's last rows test; `weight` a column of how much each row
+          counts, in training and in figures. None of them is a feature.
         - `valid`, `test`, `seed`: as in `from_arrays`.
         - `preparation` and `class_names` of another federation read new data as those were read.
 
@@ -366,7 +449,7 @@ the nearest is 13
         from .read.tables import TableOptions, read_table
 
         columns = {"client": client, "target": target}
-        columns |= {role: options.pop(role, None) for role in ("split", "group", "time")}
+        columns |= {role: options.pop(role, None) for role in ("split", "group", "time", "weight")}
         options |= {role: "" if column is None else str(column) for role, column in columns.items()}
         labels = None if class_names is None else tuple(class_names)
         settings = build(TableOptions, options, "from_frame")
@@ -465,6 +548,8 @@ class Census(Federation):
             data.class_names,
             data.preparation,
             special=data.special,
+            weights=data.weights,  # eight bytes per sample; a run's own process sums them
+            weight_name=data.weight_name,
             **more,
         )
 
@@ -474,9 +559,11 @@ class Census(Federation):
         sizes: Mapping[str, Tensor],
         ids: tuple[ClientId, ...] | None = None,
     ) -> Self:
-        total = sum(len(rows[split]) for split in SPLITS)
+        index = torch.cat([rows[split] for split in SPLITS])
+        total = len(index)
         return replace(
             self,
+            weights=None if self.weights is None else self.weights[index],
             inputs=map_tree(lambda t: blank(t, total), self.inputs),
             targets=map_tree(lambda t: blank(t, total), self.targets),
             offsets=offsets_of(sizes),

@@ -246,6 +246,38 @@ def read_times(time: Any, n: int) -> np.ndarray:  # -> float64[n]
     return values.astype(np.float64)
 
 
+def read_weights(weight: Any, n: int) -> np.ndarray:  # -> float64[n]
+    """How much each sample counts: numbers > 0, one per sample.
+
+    >>> read_weights([2, 0.5], 2).tolist()
+    [2.0, 0.5]
+    >>> read_weights([2, 0, 0], 3)
+    Traceback (most recent call last):
+        ...
+    idiolect.core.knobs.SettingError: weight must be finite numbers > 0, got 0.0 for sample 1 \
+(2 such samples in all); leave out samples that do not count
+    """
+    if isinstance(weight, Tensor):
+        weight = weight.detach().cpu()
+    values = np.asarray(weight)
+    if values.ndim != 1 or len(values) != n:
+        raise SettingError(
+            f"weight must be one number per sample ({n}), got an array of shape {values.shape}"
+        )
+    try:
+        values = values.astype(np.float64)
+    except (TypeError, ValueError):
+        raise SettingError(f"weight must be numbers, got {values.tolist()[0]!r}") from None
+    wrong = ~(np.isfinite(values) & (values > 0))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise SettingError(
+            f"weight must be finite numbers > 0, got {values[at]} for sample {at} "
+            f"({int(wrong.sum()):,} such samples in all); leave out samples that do not count"
+        )
+    return values
+
+
 def split_samples(
     client: np.ndarray,
     split: Sequence[str] | np.ndarray | None,

@@ -17,7 +17,7 @@ from ..task.losses import Loss
 from .lazy_federation import LazyFederation, whole
 from .metrics import Metric, Tally, form_of, is_distance
 from .metrics.custom import Own
-from .scores import Scores, majority
+from .scores import Scores, class_shares, majority
 
 
 def trivial(
@@ -60,10 +60,12 @@ def training_means(federation: Federation) -> Tensor:  # -> [N, ...]
     """The mean of each client's training targets; without any, that of all clients."""
     owner, targets = _targets(federation, "train")
     shape = (federation.clients, *targets.shape[1:])
-    sums = torch.zeros(shape, dtype=torch.float64).index_add_(0, owner, targets.double())
-    sizes = federation.sizes("train").view(-1, *[1] * (targets.dim() - 1))
-    everyone = sums.sum(0) / max(1, len(targets))
-    return torch.where(sizes > 0, sums / sizes.clamp(min=1), everyone)
+    ones = [1] * (targets.dim() - 1)
+    values = targets.double() * federation.weights_of("train").view(-1, *ones)
+    sums = torch.zeros(shape, dtype=torch.float64).index_add_(0, owner, values)
+    totals = federation.weight_totals("train").view(-1, *ones)
+    everyone = sums.sum(0) / (totals.sum() if len(targets) else 1)
+    return torch.where(totals > 0, sums / torch.where(totals > 0, totals, 1), everyone)
 
 
 def _of_means(federation: Federation, loss: Loss, means: Tensor, split: str) -> Scores:
@@ -74,15 +76,18 @@ def _of_means(federation: Federation, loss: Loss, means: Tensor, split: str) -> 
     each = loss.each(outputs, targets.double()).double()
     if each.dim() > 1:
         each = each.flatten(1).mean(1)
-    sums = torch.zeros(federation.clients, dtype=torch.float64).index_add_(0, owner, each)
+    sums = torch.zeros(federation.clients, dtype=torch.float64)
+    sums.index_add_(0, owner, each * federation.weights_of(split))
     clients = torch.arange(federation.clients)
     none = torch.full_like(sums, torch.nan)
-    return Scores(clients, none, sums, federation.sizes(split), torch.zeros_like(clients))
+    sizes, totals = federation.sizes(split), federation.weight_totals(split)
+    sums *= sizes / torch.where(totals > 0, totals, 1)
+    weights = None if federation.weights is None else totals
+    return Scores(clients, none, sums, sizes, torch.zeros_like(clients), {}, weights)
 
 
 def _log_shares(federation: Federation) -> Tensor:  # -> float64[N, classes]
-    train = federation.class_counts("train").double() + 1
-    return (train / train.sum(1, keepdim=True)).log()
+    return class_shares(federation).log()
 
 
 def _metrics(
@@ -99,7 +104,7 @@ def _metrics(
     if federation.classes:  # the same answer for every target of a sample
         answers = answers.view(len(owner), *[1] * (targets.dim() - 1), answers.shape[-1])
         answers = answers.expand(*targets.shape, -1)
-    tally.add(owner, answers, targets)
+    tally.add(owner, answers, targets, federation.weights_of(split))
     return tally.measured(everyone)
 
 

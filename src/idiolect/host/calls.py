@@ -267,6 +267,8 @@ def scores_reply(scores_by_split: Mapping[str, Scores]) -> Call:
     tensors: State = {}
     for split, scores in scores_by_split.items():
         tensors |= {f"{split}.{n}": getattr(scores, n).to(kind) for n, kind in _COLUMNS.items()}
+        if scores.weights is not None:
+            tensors[f"{split}.weights"] = scores.weights
         for name, measured in scores.metrics.items():
             tensors[f"{split}.rows.{name}"] = measured.rows
             tensors[f"{split}.counts.{name}"] = measured.counts
@@ -292,25 +294,36 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
             raise ValueError("scores must be of clients of this host, in order")
         if any(bool((part[name] < 0).any()) for name in ("samples", "gradients")):
             raise ValueError("scores: samples and gradients must be >= 0")
+        weights = part.get("weights")
+        if weights is not None and not _are_weights(weights, length):
+            raise ValueError("scores: weights must be finite numbers >= 0, one per client")
         measured = {}
         for metric in metrics:
             rows, counts = part.get(f"rows.{metric.name}"), part.get(f"counts.{metric.name}")
             if rows is None or counts is None or rows.dim() != 2 or len(rows) != length:
                 raise ValueError(f"scores: the metric {metric.name} is missing")
-            if rows.dtype != torch.float64 or counts.dtype != torch.int64:
+            kind = torch.int64 if weights is None else torch.float64
+            if rows.dtype != torch.float64 or counts.dtype != kind:
                 raise ValueError(f"scores: the metric {metric.name} is of another kind")
             # their sums over hosts and cells stay within 64 bits
-            if bool(((counts < 0) | (counts > MOST_COUNTED)).any()):
+            most = MOST_COUNTED if weights is None else torch.finfo(kind).max
+            if not bool(((counts >= 0) & (counts <= most)).all()):
                 raise ValueError(f"scores: the metric {metric.name} counts below 0 or beyond all")
             measured[metric.name] = MetricCounts(metric, rows, counts)
         columns = (part["hits"], part["loss"], part["samples"], part["gradients"])
-        scores_by_split[split] = Scores(ids, *columns, measured)
+        scores_by_split[split] = Scores(ids, *columns, measured, weights)
     if expected != len(call.tensors):
         raise ValueError("scores: more came than was asked for")
     return scores_by_split
 
 
 # -- inside ----------------------------------------------------------------------------------------
+def _are_weights(weights: Tensor, length: int) -> bool:
+    if weights.shape != (length,) or weights.dtype != torch.float64:
+        return False
+    return bool((torch.isfinite(weights) & (weights >= 0)).all())
+
+
 def _version(call: Call) -> int:
     version: int = call.facts["version"]
     if not 0 <= version < MOST_VERSION:

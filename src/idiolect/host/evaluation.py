@@ -10,7 +10,7 @@ side by side are not copied at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,7 +34,10 @@ _AT_ONCE = 65536  # samples that go through the kernel together, over all rows
 
 @dataclass(frozen=True)
 class ScoreSums:
-    """Accuracy and loss of every row of a host, times its samples."""
+    """Accuracy and loss of every row of a host, times its samples.
+
+    Where samples have weights, these are weighed means, times the number of samples all the same.
+    """
 
     hits: Tensor  # float64[N]
     loss: Tensor  # float64[N]
@@ -43,10 +46,19 @@ class ScoreSums:
 class Counting(Protocol):
     """What else counts outputs as they come: metrics, or scores of single samples."""
 
-    def add(self, owner: Tensor, outputs: Tree, targets: Tree) -> None:
+    def add(
+        self, owner: Tensor, outputs: Tree, targets: Tree, weights: Tensor | None = None
+    ) -> None:
         """A piece of the samples of all clients, in their order."""
 
-    def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
+    def add_padded(
+        self,
+        rows: Tensor,
+        outputs: Tree,
+        targets: Tree,
+        exists: Tensor,
+        weights: Tensor | None = None,
+    ) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
 
 
@@ -66,6 +78,9 @@ class Evaluator:
         self.low = int(self.offsets[0])
         self.high = int(self.offsets[-1])
         self._plans: dict[bytes, list[Tensor]] = {}
+        self._weights = None if data.weights is None else data.weights_of(split)
+        # float64[N]: what a sample of each client weighs in the mean; 1 without weights
+        self.mean_weights = data.weight_totals(split) / self.sizes.clamp(min=1)
         self._ready: dict[bytes, tuple[Tree, Tree, Tensor]] = {}
         self._kept = 0
         self._owner = torch.repeat_interleave(torch.arange(data.clients), self.sizes)
@@ -87,14 +102,16 @@ class Evaluator:
             outputs = self.task.outputs_of_one(w, inputs)
             outputs = map_tree(lambda t, n=b - a: t[:n], outputs)
             targets = map_tree(lambda t, a=a, b=b: t[a:b], self.data.targets)
-            each = scores(self.task, outputs, targets)
-            owner = self._owner[a - self.low : b - self.low]
+            part = slice(a - self.low, b - self.low)
+            mass = None if self._weights is None else self._weights[part]
+            each = _weighed(scores(self.task, outputs, targets), mass)
+            owner = self._owner[part]
             sums.hits.index_add_(0, owner, each.hits * each.hit_weights)
             sums.loss.index_add_(0, owner, each.loss * each.loss_weights)
             weights.hits.index_add_(0, owner, each.hit_weights)
             weights.loss.index_add_(0, owner, each.loss_weights)
             if tally is not None:
-                tally.add(owner, outputs, targets)
+                tally.add(owner, outputs, targets, mass)
         return ScoreSums(
             sums.hits * per_weight(self.sizes, weights.hits),
             sums.loss * per_weight(self.sizes, weights.loss),
@@ -112,12 +129,13 @@ class Evaluator:
         """Models x[K, d] of these rows; their scores are written into `into`."""
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])
+            mass = self._padded_weights(rows[group], exists)
             outputs = self.task.outputs(_rows_of(x, group), inputs)
-            each = padded_scores(self.task, outputs, targets, exists)
+            each = _weighed(padded_scores(self.task, outputs, targets, exists), mass)
             into.hits[rows[group]] = _row_sums(each.hits, each.hit_weights, exists)
             into.loss[rows[group]] = _row_sums(each.loss, each.loss_weights, exists)
             if tally is not None:
-                tally.add_padded(rows[group], outputs, targets, exists)
+                tally.add_padded(rows[group], outputs, targets, exists, mass)
 
     def _groups(self, rows: Tensor) -> list[Tensor]:
         """Positions in `rows`, in groups of one padded length. Found once per cohort."""
@@ -136,6 +154,13 @@ class Evaluator:
             alike = torch.from_numpy(np.flatnonzero(lengths == length))
             groups += alike.split(1 if self.one_by_one else max(1, _AT_ONCE // int(length)))
         return groups
+
+    def _padded_weights(self, rows: Tensor, exists: Tensor) -> Tensor | None:
+        """What each sample weighs, in the form of `exists`: [K, longest]; None without weights."""
+        if self._weights is None:
+            return None
+        place = torch.where(exists, torch.arange(exists.shape[1]), 0)
+        return self._weights[(self.offsets[rows] - self.low).unsqueeze(1) + place]
 
     def _padded(self, rows: Tensor) -> tuple[Tree, Tree, Tensor]:
         """Inputs, targets and which of them exist: [K, longest, ...]."""
@@ -198,6 +223,13 @@ def _map_scores(function: Callable[[Tensor], Tensor], each: SampleScores) -> Sam
     return SampleScores(**{name: function(t) for name, t in vars(each).items()})
 
 
+def _weighed(each: SampleScores, mass: Tensor | None) -> SampleScores:
+    """The same, each sample counting as often as it weighs."""
+    if mass is None:
+        return each
+    return replace(each, hit_weights=each.hit_weights * mass, loss_weights=each.loss_weights * mass)
+
+
 def per_weight(samples: Tensor, weights: Tensor) -> Tensor:
     """What makes a weighed sum a mean times the samples; 0 where nothing counts."""
     return torch.where(weights > 0, samples / weights, 0)
@@ -254,17 +286,28 @@ class EachSample:
         self.task = task
         self.starts = data.offsets[split][:-1] - data.offsets[split][0]
         self.sizes = data.sizes(split)
+        self.weights = data.weights_of(split)
+        self.totals = data.weight_totals(split)
         blank = torch.full((4, int(self.sizes.sum())), torch.nan, dtype=torch.float64)
         self._each = SampleScores(*blank)
         self._next = 0
 
-    def add(self, owner: Tensor, outputs: Tree, targets: Tree) -> None:
+    def add(
+        self, owner: Tensor, outputs: Tree, targets: Tree, weights: Tensor | None = None
+    ) -> None:
         """The next samples of the split, in their order."""
         at = torch.arange(self._next, self._next + len(owner))
         self._next += len(owner)
         self._write(at, scores(self.task, outputs, targets))
 
-    def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
+    def add_padded(
+        self,
+        rows: Tensor,
+        outputs: Tree,
+        targets: Tree,
+        exists: Tensor,
+        weights: Tensor | None = None,
+    ) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
         at = self.starts[rows].unsqueeze(1) + torch.arange(exists.shape[1])
         each = padded_scores(self.task, outputs, targets, exists)
@@ -275,7 +318,10 @@ class EachSample:
             getattr(self._each, name)[at] = values
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Hits and loss, scaled so that the mean of a client's samples is its figure."""
+        """Hits and loss, scaled so that the mean of a client's samples is its figure.
+
+        Where samples have weights, the mean by these (see report/verdicts.py, `weighed_terms`).
+        """
         each = self._each
         return (
             each.hits * self._scale(each.hit_weights),
@@ -284,8 +330,9 @@ class EachSample:
 
     def _scale(self, weights: Tensor) -> Tensor:
         owner = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
-        sums = torch.zeros(len(self.sizes), dtype=torch.float64).index_add_(0, owner, weights)
-        return weights * per_weight(self.sizes, sums)[owner]
+        sums = torch.zeros(len(self.sizes), dtype=torch.float64)
+        sums.index_add_(0, owner, weights * self.weights)
+        return weights * per_weight(self.totals, sums)[owner]
 
 
 class EachOutput:
@@ -295,18 +342,28 @@ class EachOutput:
         self.form = form
         self.starts = data.offsets[split][:-1] - data.offsets[split][0]
         self.owner = torch.repeat_interleave(torch.arange(data.clients), data.sizes(split))
+        self.weights = None if data.weights is None else data.weights_of(split)
         low, high = int(data.offsets[split][0]), int(data.offsets[split][-1])
         self.targets = map_tree(lambda t: plain(t[low:high]), data.targets)
         self._outputs: Tensor | None = None  # made once the shape of an answer is known
         self._next = 0
 
-    def add(self, owner: Tensor, outputs: Tree, targets: Tree) -> None:
+    def add(
+        self, owner: Tensor, outputs: Tree, targets: Tree, weights: Tensor | None = None
+    ) -> None:
         """The next samples of the split, in their order."""
         at = torch.arange(self._next, self._next + len(owner))
         self._next += len(owner)
         self._write(at, plain(prediction(outputs)))
 
-    def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
+    def add_padded(
+        self,
+        rows: Tensor,
+        outputs: Tree,
+        targets: Tree,
+        exists: Tensor,
+        weights: Tensor | None = None,
+    ) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
         at = self.starts[rows].unsqueeze(1) + torch.arange(exists.shape[1])
         self._write(at[exists], plain(prediction(outputs))[exists])
@@ -321,4 +378,4 @@ class EachOutput:
     def samples(self) -> EvaluatedSamples:
         """All of them."""
         outputs = torch.zeros(0) if self._outputs is None else self._outputs
-        return EvaluatedSamples(self.owner, outputs, self.targets, self.form)
+        return EvaluatedSamples(self.owner, outputs, self.targets, self.form, self.weights)

@@ -376,7 +376,10 @@ class Host:
         sizes = self.data.sizes(split)[rows]
         counted = (sums.hits[rows], sums.loss[rows], sizes, gradients[rows])
         metrics = {} if tally is None else tally.measured(rows)
-        return Scores(self.wire_ids[rows], *counted, metrics)
+        weights = None
+        if self.data.weights is not None:
+            weights = self.data.weight_totals(split)[rows]
+        return Scores(self.wire_ids[rows], *counted, metrics, weights)
 
     def _tally(self, rows: Tensor) -> Tally | None:
         metrics = self.settings.metrics

@@ -23,6 +23,8 @@ from .host import Host, HostSettings
 from .metrics import EvaluatedSamples, TargetForm
 from .scores import Scores
 
+ROUNDING = 1e-9  # by which a weighed mean of hits may lie above 1
+
 
 class HostLike(Protocol):
     """A host, or the proxy of one: its clients, its files and its models."""
@@ -197,7 +199,10 @@ class SiteProxy:
             enrolled = (scores.samples == self.data.sizes(split)[rows]) | (scores.samples == 0)
             if not bool(enrolled.all()):
                 raise ValueError("scores must be of as many samples as were enrolled")
-            hits_outside = (scores.hits < 0) | (scores.hits > scores.samples)
+            if (scores.weights is not None) != self.form.weighted:
+                raise ValueError("scores must have weights where samples have some, and only there")
+            most = scores.samples * (1 + ROUNDING)  # a weighed mean, times the samples
+            hits_outside = (scores.hits < 0) | (scores.hits > most)
             gradients_outside = (scores.gradients < 0) | (scores.gradients > MOST_COUNTED)
             if bool(hits_outside.any()) or bool(gradients_outside.any()):
                 raise ValueError("scores: hits must be from none to all samples, gradients >= 0")

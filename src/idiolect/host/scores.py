@@ -21,11 +21,14 @@ class Scores:
     """What was counted on one split, per client. Scores of several hosts merge."""
 
     wire_ids: Tensor  # int64[n], increasing
-    hits: Tensor  # float64[n]; NaN for a regression
-    loss: Tensor  # float64[n]: summed over samples
+    hits: Tensor  # float64[n]: accuracy times samples; NaN for a regression
+    loss: Tensor  # float64[n]: mean loss times samples
     samples: Tensor  # int64[n]
     gradients: Tensor  # int64[n]: evaluations spent on personalisation before use
     metrics: dict[str, MetricCounts] = field(default_factory=dict)  # by name, those asked for
+    # float64[n]: what the samples of each client weigh together, by which clients are pooled; None
+    # where they weigh 1 each
+    weights: Tensor | None = None
 
     def of_clients(self) -> tuple[Tensor, Tensor]:
         """(accuracy, loss) of each client; NaN for a client without samples."""
@@ -37,8 +40,8 @@ class Scores:
         keep = torch.isin(self.wire_ids, wire_ids)
         if bool(keep.all()):
             return self
-        wire_ids, hits, loss, samples, gradients = (t[keep] for t in self._fields())
-        return Scores(wire_ids, hits, loss, samples, gradients)
+        wire_ids, hits, loss, samples, gradients, *weights = (t[keep] for t in self._fields())
+        return Scores(wire_ids, hits, loss, samples, gradients, {}, *weights)
 
     @classmethod
     def blank(cls, wire_ids: Tensor, metrics: Sequence[Metric], form: TargetForm) -> Scores:
@@ -49,7 +52,8 @@ class Scores:
         measured = {}
         if metrics:
             measured = Tally(metrics, form, clients, zeros[:0]).measured(torch.arange(clients))
-        return cls(wire_ids, hits, zeros.double(), zeros, zeros, measured)
+        weights = zeros.double() if form.weighted else None
+        return cls(wire_ids, hits, zeros.double(), zeros, zeros, measured, weights)
 
     @staticmethod
     def merge(scores: Sequence[Scores]) -> Scores:
@@ -64,15 +68,24 @@ class Scores:
             name: MetricCounts.merge([s.metrics[name] for s in scores], order)
             for name in scores[0].metrics
         }
-        wire_ids, hits, loss, samples, gradients = (t[order] for t in together)
-        return Scores(wire_ids, hits, loss, samples, gradients, metrics)
+        wire_ids, hits, loss, samples, gradients, *weights = (t[order] for t in together)
+        return Scores(wire_ids, hits, loss, samples, gradients, metrics, *weights)
 
-    def _fields(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return self.wire_ids, self.hits, self.loss, self.samples, self.gradients
+    def _fields(self) -> tuple[Tensor, ...]:
+        """What there is of each client, its metrics apart."""
+        weights = () if self.weights is None else (self.weights,)
+        return self.wire_ids, self.hits, self.loss, self.samples, self.gradients, *weights
+
+    @property
+    def masses(self) -> Tensor:  # -> float64[n]
+        """How much each client counts in a figure of all: by its samples, or what they weigh."""
+        return self.samples.double() if self.weights is None else self.weights
 
 
 def summarise(scores: Scores) -> dict[str, float]:
     """The papers' figures: pooled over samples, their population variance over clients, and more.
+
+    Where samples have weights, they are pooled by these.
 
     >>> hits, loss = torch.tensor([1.0, 3.0]), torch.tensor([4.0, 0.0])
     >>> s = Scores(torch.arange(2), hits, loss, torch.tensor([2, 3]), torch.zeros(2))
@@ -80,7 +93,8 @@ def summarise(scores: Scores) -> dict[str, float]:
     {'accuracy': 0.8, 'accuracy_worst10': 0.5}
     """
     keep = scores.samples > 0
-    samples = float(scores.samples[keep].sum())
+    masses = scores.masses
+    per_sample = masses / scores.samples.clamp(min=1)
     out: dict[str, float] = {}
     for name, sums, worst_is_high in (
         ("accuracy", scores.hits, False),
@@ -90,29 +104,29 @@ def summarise(scores: Scores) -> dict[str, float]:
         figures = dict.fromkeys(("", "_variance", "_clients", "_worst10"), math.nan)
         if len(each):
             worst = each.sort(descending=worst_is_high).values[: math.ceil(0.1 * len(each))]
-            figures[""] = float(sums[keep].sum()) / samples
+            figures[""] = float((sums * per_sample)[keep].sum()) / float(masses[keep].sum())
             figures["_variance"] = float(each.var(correction=0))
             figures["_clients"] = float(each.mean())
             figures["_worst10"] = float(worst.mean())
         out |= {f"{name}{end}": value for end, value in figures.items()}
     for measured in scores.metrics.values():
-        out |= _figures(measured, scores.samples)
+        out |= _figures(measured, masses)
     return out
 
 
 ENDS = ("", "_variance", "_clients", "_worst10", "_undefined")  # of the figures of a metric
 
 
-def _figures(measured: MetricCounts, samples: Tensor) -> dict[str, float]:
+def _figures(measured: MetricCounts, masses: Tensor) -> dict[str, float]:
     """A metric as `summarise` has accuracy; and how many clients with samples have no value."""
     name = measured.metric.name
-    each = measured.each()[samples > 0]
+    each = measured.each()[masses > 0]
     defined_values = each[~each.isnan()]
     values = [math.nan] * 4
     if len(defined_values):
         worst = defined_values.sort(descending=not measured.metric.higher).values
         values = [
-            measured.metric.pooled(measured.rows, measured.counts, samples),
+            measured.metric.pooled(measured.rows, measured.counts, masses),
             float(defined_values.var(correction=0)),
             float(defined_values.mean()),
             float(worst[: math.ceil(0.1 * len(defined_values))].mean()),
@@ -127,13 +141,29 @@ def majority(federation: Federation, split: str = "test") -> Scores:
     The loss is that of the constant distribution of the client's training classes, smoothed by
     adding one.
     """
-    train = federation.class_counts("train").double()
-    counts = federation.class_counts(split).double()
-    share = (train + 1) / (train + 1).sum(1, keepdim=True)
+    shares = class_shares(federation)
+    totals = federation.class_totals(split)
+    masses = totals.sum(1)
+    samples = federation.class_counts(split).sum(1)
     clients = torch.arange(federation.clients)
-    hits = federation.majority_hits(split).double()
-    loss = -(counts * share.log()).sum(1)
-    return Scores(clients, hits, loss, counts.sum(1).long(), torch.zeros_like(clients))
+    per_mass = samples / torch.where(masses > 0, masses, 1)
+    hits = federation.majority_hits(split) * per_mass
+    loss = -(totals * shares.log()).sum(1) * per_mass
+    weights = None if federation.weights is None else masses
+    return Scores(clients, hits, loss, samples, torch.zeros_like(clients), {}, weights)
+
+
+def class_shares(federation: Federation) -> Tensor:  # -> float64[N, classes]
+    """How much of each client's training samples is of each class, smoothed by adding one sample.
+
+    One of the client's mean weight: what weights are counted in makes no difference.
+    """
+    totals = federation.class_totals("train")
+    if federation.weights is not None:
+        weights = federation.weight_totals("train")
+        sizes = federation.sizes("train")
+        totals = totals * (sizes / torch.where(sizes > 0, weights, 1)).unsqueeze(1)
+    return (totals + 1) / (totals + 1).sum(1, keepdim=True)
 
 
 def interval(values: Sequence[float]) -> float | None:
@@ -152,10 +182,11 @@ def interval(values: Sequence[float]) -> float | None:
     return float(stdtrit(n - 1, 0.975)) * sd / math.sqrt(n)
 
 
-def wilson(hits: float, samples: int) -> tuple[float, float]:
+def wilson(hits: float, samples: float) -> tuple[float, float]:
     """The 95 % interval of a proportion (Wilson 1927); (NaN, NaN) without a sample.
 
-    `hits` need not be whole: it may be a mean over seeds. scipy's `binomtest` has the same,
+    `hits` need not be whole: it may be a mean over seeds; nor need `samples`, where these have
+    weights (`Federation.effective_sizes`). scipy's `binomtest` has the same,
     of whole numbers, in a call that takes far longer: a record has thousands of intervals.
 
     >>> low, high = wilson(8, 10)

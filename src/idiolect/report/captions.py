@@ -142,6 +142,11 @@ def _measured(trained: Rows, _: Goals) -> Iterator[str]:
     )
 
 
+def _weights(trained: Rows, _: Goals) -> Iterator[str]:
+    """Which column samples are weighed by."""
+    yield from sorted({r["weights"]["text"] for r in trained if "weights" in r})
+
+
 def _terms(trained: Rows, _: Goals) -> Iterator[str]:
     """The words of the table that a newcomer may not know, those that are in it."""
     alone = any(r.get("method") == "local" for r in trained)
@@ -380,6 +385,7 @@ def _inner_problems(trained: Rows, _: Goals) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     _measured,
+    _weights,
     _terms,
     _heard,
     _fates,

@@ -99,6 +99,7 @@ def _data(record: Any) -> str:
         ("samples", ", ".join(f"{n:,} {split}" for split, n in samples.items())),
         ("target", options.get("target", "")),
         ("client column", options.get("client", "")),
+        ("weighted by", data.get("weight", "")),
         ("classes", _listed(labels) if labels else "none: real targets"),
         ("columns used", _listed(_columns(data))),
         ("columns left out", _listed(data.get("preparation", {}).get("dropped", {}))),
@@ -165,14 +166,23 @@ def _figures(record: Any, summary: dict[str, Any]) -> str:
 
 
 def verdicts(record: Any, view: ClientsView) -> list[ClientVerdict]:
-    """Every client's accuracy with its 95 % interval (Wilson), the worst first."""
+    """Every client's accuracy with its 95 % interval (Wilson), the worst first.
+
+    Where samples have weights, by as many samples as they are worth (`Federation.effective_sizes`).
+    """
     constants = dict(
         zip((str(row["client"]) for row in record.seeds[0].clients), record.baseline, strict=False)
     )
+    effective = {
+        str(row["client"]): float(row["test_effective"])
+        for row in record.seeds[0].clients
+        if "test_effective" in row
+    }
     rows = []
     for client, accuracy in view.served[0].values.items():
         samples = view.samples[client]
-        low, high = wilson(accuracy * samples, samples)
+        evidence = effective.get(client, samples)
+        low, high = wilson(accuracy * evidence, evidence)
         constant = constants.get(client)
         floor = math.nan if constant is None else float(constant)
         rows.append(ClientVerdict(client, samples, accuracy, low, high, floor))
@@ -216,6 +226,11 @@ def _clients(record: Any, view: ClientsView, local: Any) -> str:
         "mean over seeds; the client is called better or worse where the interval does not hold "
         "what its majority class reaches on the same samples."
     )
+    if record.data.get("weight"):
+        words.append(
+            "Samples have weights: an interval goes by as many samples of one weight as they are "
+            "worth (Kish 1965)."
+        )
     if len(rows) > MOST_CLIENTS:
         words.append(f"The {MOST_CLIENTS} clients that are served worst, of {len(rows):,}:")
     return " ".join(words) + "\n\n" + _table(heading, cells)

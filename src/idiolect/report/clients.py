@@ -22,7 +22,7 @@ from ..core.knobs import SettingError
 from ..core.text import shown
 from ..core.types import leaves
 from .format import count, number, signed
-from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients
+from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients, weighed_terms
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -71,6 +71,7 @@ class ClientsView:
     samples: dict[str, int]  # test samples of every client
     without: int  # clients that have no value: no test samples, or the metric is not defined
     constant: str = "majority class"  # what a constant answer is here
+    weight: str = ""  # the column that samples are weighed by
 
     @property
     def ordered(self) -> list[str]:
@@ -155,6 +156,8 @@ class ClientsView:
             )
         if self.without:
             notes.append(f"{self.without:,} clients have no value: no test data, or not defined")
+        if self.weight:
+            notes.append(f"weighted by {shown(self.weight, LONGEST)!r}")
         return "\n".join(notes)
 
     def _clients(self) -> FittedTable:
@@ -228,7 +231,8 @@ def clients_view(result: Any, local: Any = None) -> ClientsView:
     samples = {str(row["client"]): int(row["test_samples"]) for row in rows}
     constant = "majority class" if figure == "accuracy" else "constant answer"
     without = len(rows) - len(served[0].values)
-    return ClientsView(figure, higher, served, samples, without, constant)
+    weight = str(record.data.get("weight", ""))
+    return ClientsView(figure, higher, served, samples, without, constant, weight)
 
 
 def _value_column(heading: str, s: Served, rank: int) -> Column:
@@ -299,16 +303,29 @@ def _gains(result: Any, local: Any, figure: str, higher: bool) -> dict[str, Clie
     differences = _difference(values, theirs, higher)
     names = [name for name in _names(result.record) if name in differences]
     sizes = {str(row["client"]): row["test_samples"] for row in result.record.seeds[0].clients}
-    counted = figure == "accuracy"
+    effective = _effective(result.record, names)
+    counted = figure == "accuracy" and effective is None
     try:
         each, owner = _paired(result, local, figure, names)
     except SettingError:
         each, owner = _unpaired(values, theirs, sizes, names, counted)
-    judged = judged_clients(each, owner, names, counted)
+    judged = judged_clients(each, owner, names, counted, effective=effective)
     return {
         name: replace(gain, gain=differences[name], samples=sizes[name])
         for name, gain in zip(names, judged, strict=True)
     }
+
+
+def _effective(record: Any, names: Sequence[str]) -> np.ndarray | None:
+    """As how many test samples of one weight those of each client say.
+
+    None where the samples of no client weigh unlike: its accuracy is then a count over samples.
+    """
+    rows = {str(row["client"]): row for row in record.seeds[0].clients}
+    worth = [row.get("test_effective", math.inf) - row["test_samples"] for row in rows.values()]
+    if min(worth) > -SAME:
+        return None
+    return np.array([rows[name]["test_effective"] for name in names])
 
 
 def _paired(
@@ -332,6 +349,10 @@ def _paired(
         raise SettingError("clients: their samples are not at one host")
     place = {name: at for at, name in enumerate(names)}
     owner = np.repeat([place.get(name, -1) for name in everyone], sizes)
+    if _effective(result.record, names) is not None:
+        data = result.session(seeds[0]).hosts[0].data
+        client = np.repeat(np.arange(len(sizes)), sizes)
+        each = weighed_terms(each, data.weights_of("test").numpy(), client)
     return each[owner >= 0], owner[owner >= 0]
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from ..data.read.ids import ClientId
 
 LEVEL = 0.05
+TINY = np.finfo(np.float64).tiny
 CLIENT_SAMPLES = 5  # needed to judge a client
 PRIOR = 4  # degrees of freedom that the variance within all clients has in that of each
 GAINS = "gains"
@@ -56,6 +57,7 @@ def judged_clients(
     ids: Sequence[ClientId],
     counted: bool,
     trainings: np.ndarray | float = 0.0,  # variance of each client's mean from training to training
+    effective: np.ndarray | None = None,  # of weighted samples: as how many those of a client say
 ) -> list[ClientGain]:
     """A line per client, in the order of `ids`; `counted`: samples are right or wrong.
 
@@ -69,7 +71,8 @@ def judged_clients(
 
     clients = len(ids)
     count, mean, variance = by_client(each, owner, clients)
-    enough = count >= CLIENT_SAMPLES
+    evidence = count if effective is None else np.minimum(count, effective)
+    enough = evidence >= CLIENT_SAMPLES
     if counted:
         squares = np.bincount(owner, each**2, minlength=clients)
         n = count + 2
@@ -78,8 +81,8 @@ def judged_clients(
         quantile = ndtri(1 - LEVEL / 2)
         p = np.maximum(2 * ndtr(-np.abs(centre) / error), _sign_test(each, owner, clients))
     else:
-        freedom = np.maximum(count - 1, 0) + PRIOR
-        within = PRIOR * everyones(count, variance) + np.maximum(count - 1, 0) * variance
+        freedom = np.maximum(evidence - 1, 0) + PRIOR
+        within = PRIOR * everyones(count, variance) + np.maximum(evidence - 1, 0) * variance
         within = within / freedom
         centre = mean
         error = np.sqrt(within / np.maximum(count, 1) + trainings)
@@ -102,6 +105,36 @@ def judged_clients(
         )
         for k in range(clients)
     ]
+
+
+def weighed_terms(
+    each: np.ndarray,  # [..., n]: values of samples; NaN where there is none
+    weights: np.ndarray,  # float64[n]
+    owner: np.ndarray | None = None,  # int64[n]: the mean of each owner; None: of all samples
+) -> np.ndarray:  # -> [..., n]
+    """Terms whose plain mean is the weighed mean m, and whose variance is that of the jackknife.
+
+    They are its pseudo-values, moved to have the mean m: m + (n - 1) w (x - m) / (W - w) with W the
+    sum of the weights. A sample that outweighs all others is judged by how far m lies from what
+    these say without it, so that it is no more evidence than one sample. Of values by seed, a
+    sample counts by its mean.
+
+    >>> terms = weighed_terms(np.array([1.0, 0.0, 0.0]), np.array([2.0, 1.0, 1.0]))
+    >>> float(terms.mean()), terms.round(3).tolist()
+    (0.5, [1.389, 0.056, 0.056])
+    """
+    owner = np.zeros(len(weights), dtype=np.int64) if owner is None else owner
+    present = ~np.isnan(each)
+    seeds = present.reshape(-1, len(weights)).sum(0)
+    sums = np.where(present, each, 0.0).reshape(-1, len(weights)).sum(0)
+    shares = np.where(seeds > 0, weights, 0.0)
+    count, total = (np.bincount(owner, values)[owner] for values in (seeds > 0, shares))
+    mean = np.bincount(owner, shares * sums / np.maximum(seeds, 1))[owner] / np.maximum(total, TINY)
+    lever = (count - 1) * shares / np.maximum(total - shares, TINY)
+    lever = np.where(count > 1, lever, 0.0)
+    moved = np.where(seeds > 0, lever * (sums / np.maximum(seeds, 1) - mean), 0.0)
+    shift = np.bincount(owner, moved)[owner] / np.maximum(count, 1)
+    return mean + lever * (each - mean) - shift
 
 
 def _sign_test(each: np.ndarray, owner: np.ndarray, clients: int) -> np.ndarray:

@@ -67,8 +67,8 @@ def _of_messages(parts: RunParts) -> Iterator[str]:
     if s.rule != Settings().rule and _gives_mean(parts, contract, messages):
         some = "one message" if messages == 1 else f"{messages} messages, whose mean it gives,"
         yield f"rule: {RULES.text(s.rule)!r} has no effect on {some} per step of the server"
-    sizes = parts.federation.sizes("train")
-    claims = method.weigh(sizes[sizes > 0].double())
+    claims = parts.federation.weight_totals("train")
+    claims = method.weigh(claims[claims > 0])
     if len(claims.unique()) == len({weight for _, weight in s.client_weights.pairs}) == 1:
         yield "client_weights: they have no effect: all are alike, as the clients are"
     stages = CHANNELS.parts(s.channel)
@@ -85,7 +85,7 @@ def _gives_mean(parts: RunParts, contract: Contract, messages: int) -> bool:
         return False
     own_weights = bool(s.client_weights.pairs)
     weights = torch.ones(messages)
-    if own_weights or len(parts.federation.sizes("train").unique()) > 1:
+    if own_weights or len(parts.federation.weight_totals("train").unique()) > 1:
         weights = torch.linspace(0.5, 1.25, messages)
     one, other = (
         server_after(contract, rule, weights, parts.eligible, own_weights)

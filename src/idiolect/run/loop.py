@@ -44,6 +44,7 @@ from .prepare import RunParts
 from .record import Record, SeedRecord, client_rows, reliability_rows
 from .result import Result
 from .round_log import Journal
+from .sample_weights import effective_columns
 from .session import HostPlacement, Session, Start
 from .settings import Settings
 from .target_units import unit_of_loss
@@ -458,6 +459,7 @@ class SeedRun:
         record.missing = dict(ledger.missing)
         scores = {split: Scores.merge([part[split] for part in parts.values()]) for split in SPLITS}
         counts = {name: count.tolist() for name, count in ledger.counts.items()}
+        counts |= effective_columns(self.runner.parts.federation)
         everyone = torch.arange(len(session.server.roster))
         record.clients = client_rows(
             session.server.roster.ids,

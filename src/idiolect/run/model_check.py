@@ -25,10 +25,12 @@ from ..task.losses import (
 )
 from ..task.task import Task
 from ..task.trial import SAMPLES, Behaviour
+from .sample_weights import check_sample_weights
 
 
 def check_model(task: Task, federation: Federation, batch: int, batching: str) -> None:
     """One sample through model and loss, the one with the largest class; and a step of training."""
+    check_sample_weights(task, federation)
     at = _largest(federation)
     data = federation.to(task.device, task.dtype)
     inputs = _samples(data.inputs, [at])

@@ -22,6 +22,7 @@ from .model_check import check_model
 from .plan import read_federation
 from .predict import facts_of, labels_of
 from .record import Record, SeedRecord, client_rows
+from .sample_weights import effective_columns, weights_note
 from .session import Session
 
 
@@ -81,7 +82,7 @@ def personalised(
     scores = host.evaluate(first, down, wire_ids, SPLITS)
     host.release()
     new = PersonalisedModels(contract, roster, first, down, host)
-    seed = _figures(session.seed, new, scores, gradients)
+    seed = _figures(session.seed, new, scores, gradients, effective_columns(federation))
     note = {
         "rounds": rounds,
         "text": f"{plural(len(roster), 'client')} after training: "
@@ -93,7 +94,7 @@ def personalised(
         data=facts_of(federation),
         origin={},
         seeds=[seed],
-        notes={"personalised": note},
+        notes={"personalised": note, **weights_note(federation)},
         heard={},
         baseline=per_client(federation, contract.task.criterion, session.metrics, record.figure),
     )
@@ -156,9 +157,13 @@ def _statistics(preparation: dict[str, Any]) -> Any:
 
 
 def _figures(
-    seed: int, new: PersonalisedModels, scores: dict[str, Scores], gradients: Tensor
+    seed: int,
+    new: PersonalisedModels,
+    scores: dict[str, Scores],
+    gradients: Tensor,
+    more: dict[str, list[float]],
 ) -> SeedRecord:
-    """The record of the new clients."""
+    """The record of the new clients, with `more` columns of each."""
     ids = new.roster.ids
     total_gradients = gradients + scores["test"].gradients
     traffic = {
@@ -167,8 +172,9 @@ def _figures(
         "values_up": 0,
         "values_down": new.contract.down.values,
     }
-    counts = {name: [number] * len(ids) for name, number in traffic.items()}
+    counts: dict[str, list[Any]] = {name: [n] * len(ids) for name, n in traffic.items()}
     counts["gradients"] = gradients.tolist()
+    counts |= more
     no_client = [False] * len(ids)
     rows = client_rows(ids, scores, counts, held_out=no_client, malicious=no_client)
     return SeedRecord(

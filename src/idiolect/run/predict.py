@@ -19,6 +19,7 @@ from ..data.read.pictures import plan_pixels
 from ..task.forward import forward
 from ..task.losses import Loss, classes_last, logits
 from ..task.task import Task
+from .sample_weights import weight_facts
 
 AT_ONCE = 4096  # rows in one forward pass
 
@@ -208,7 +209,8 @@ def preparation_of(data: dict[str, Any]) -> Preparation | None:
 def facts_of(federation: Any) -> dict[str, Any]:
     """What a record keeps of a federation."""
     identity = {"clients": federation.clients, "sha256": federation.fingerprint()}
-    return {"name": federation.name, **identity, **sample_form(federation)}
+    weights = weight_facts(federation)
+    return {"name": federation.name, **identity, **weights, **sample_form(federation)}
 
 
 def sample_form(federation: Any) -> dict[str, Any]:

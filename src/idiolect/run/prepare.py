@@ -37,6 +37,7 @@ from ..task.trial import Behaviour
 from .client_weights import check_weights
 from .effects import idle_options
 from .model_check import behaviour_on, check_false_targets, check_model
+from .sample_weights import weights_note
 from .settings import DTYPES, Settings
 from .step_sizes import stable_steps
 from .target_units import described, may_scale, outlier_note, scale_of
@@ -154,7 +155,7 @@ class RunParts:
             notes["idle"] = {"warning": "; ".join(sentences)}
         if s.asynchronous or s.delays is not None:
             notes["timing"] = self._timing()
-        return notes
+        return notes | weights_note(self.federation)
 
     def _timing(self) -> dict[str, Any]:
         """Clock and rounds, where they are not those of a plain simulation."""

@@ -98,7 +98,7 @@ class SeedRecord:
 def client_rows(
     ids: Sequence[Id],
     scores: Mapping[str, Scores],
-    counts: Mapping[str, Sequence[int]],
+    counts: Mapping[str, Sequence[float]],
     held_out: Sequence[bool],
     malicious: Sequence[bool],
 ) -> list[dict[str, Any]]:
@@ -114,6 +114,8 @@ def client_rows(
     for split, of_split in scores.items():
         accuracy, loss = of_split.of_clients()
         columns[f"{split}_samples"] = of_split.samples.tolist()
+        if of_split.weights is not None:
+            columns[f"{split}_weight"] = of_split.weights.tolist()
         columns[f"{split}_accuracy"] = accuracy.tolist()
         columns[f"{split}_loss"] = loss.tolist()
         for name, measured in of_split.metrics.items():
@@ -134,8 +136,8 @@ def reliability_rows(ids: Sequence[Id], scores: Scores) -> list[dict[str, Any]]:
     rows = []
     for client, row in zip(ids, measured.rows, strict=True):
         for part in CalibrationError.curve(row):
-            samples = int(part["samples"])
-            low, high = wilson(part["accuracy"] * samples, samples)
+            samples, effective = int(part["samples"]), part.pop("effective")
+            low, high = wilson(part["accuracy"] * effective, effective)
             interval = {"accuracy_low": low, "accuracy_high": high}
             rows.append({"client": client, **part, "samples": samples, **interval})
     return rows

@@ -131,7 +131,13 @@ class Session:
         eligible[self.people.eligible] = True
         samples = federation.sizes("train").tolist()
         weights = settings.client_weights.of(federation.names)
-        roster.enrol(federation.ids, samples, eligible.tolist(), weights)
+        own_weights = weights is not None
+        if weights is None and federation.weights is not None:
+            # one without training samples takes no part, and needs a number all the same
+            weights = (
+                federation.weight_totals("train").where(federation.sizes("train") > 0, 1.0).tolist()
+            )
+        roster.enrol(federation.ids, samples, eligible.tolist(), weights, own_weights)
         self.server = Server(
             self.contract,
             roster,

@@ -112,7 +112,8 @@ def measured(
             rows[0] = row
         inputs, targets = (map_tree(lambda t: t[rows], p) for p in (data.inputs, data.targets))
         direction = torch.randn(task.d, generator=noise).to(task.x0)
-        return task.steepness(inputs, targets, direction, ITERATIONS)
+        shares = None if data.training_shares is None else data.training_shares[rows]
+        return task.steepness(inputs, targets, direction, ITERATIONS, shares)
 
     client, row = _largest_row(data.inputs, data, clients)
     try:
@@ -127,12 +128,17 @@ def measured(
 
 
 def _largest_row(inputs: Tree, data: Federation, clients: Tensor) -> tuple[int, int]:
-    """The training row with the largest norm, and whose it is: (client, row)."""
+    """The training row that counts most in a curvature, and whose it is: (client, row).
+
+    By its squared norm, times what it weighs beside the other rows of its client.
+    """
     low, high = data.offsets["train"][[0, -1]].tolist()
     norms = torch.zeros(high - low, dtype=torch.float64)
     for t in leaves(inputs):
         if t.is_floating_point():
             norms += t[low:high].flatten(1).double().norm(dim=1).cpu() ** 2
+    if data.training_shares is not None:
+        norms *= data.training_shares[low:high].cpu()
     owner = torch.repeat_interleave(torch.arange(data.clients), data.sizes("train"))
     norms[~torch.isin(owner, clients)] = -1
     at = int(norms.argmax())

@@ -35,6 +35,9 @@ class Roster:
         self.samples = torch.zeros(0, dtype=torch.int64)  # training samples as enrolled, by wire id
         # how much each counts, by wire id; None = by the samples that it claims, capped
         self.weights: Tensor | None = None  # float64
+        # whether these are the user's weights of clients, which count whatever the method; else
+        # they are what the training samples weigh, in place of their number
+        self.own_weights = False
         self.eligible = torch.zeros(0, dtype=torch.bool)  # may take part, by wire id
         self.keys: Keys = np.zeros(0, dtype=np.uint64)  # stream keys, by wire id
         self._wire_ids: dict[Id, int] = {}
@@ -48,10 +51,12 @@ class Roster:
         samples: Iterable[int],
         eligible: Iterable[bool] | None = None,
         weights: Iterable[float] | None = None,
+        own_weights: bool = True,
     ) -> Tensor:
         """Add clients; their wire ids. One without training samples cannot take part.
 
         With `weights`, clients count by these whatever they claim: either all have one, or none.
+        `own_weights` says whether they are the user's, or what their training samples weigh.
         """
         new = list(ids)
         counts = torch.as_tensor(list(samples), dtype=torch.int64)
@@ -70,6 +75,7 @@ class Roster:
             self.ids.append(client_id)
         self.samples = torch.cat([self.samples, counts])
         self.weights = all_weights
+        self.own_weights = own_weights and all_weights is not None
         self.eligible = torch.cat([self.eligible, may & (counts > 0)])
         self.keys = np.concatenate(
             [self.keys, streams.name_keys([str(client_id) for client_id in new])]
@@ -156,11 +162,12 @@ class Roster:
         return tensors, {"ids": list(self.ids)}
 
     @classmethod
-    def loaded(cls, tensors: State, facts: dict[str, Any]) -> Roster:
-        """A roster as it was saved."""
+    def loaded(cls, tensors: State, facts: dict[str, Any], own_weights: bool = True) -> Roster:
+        """A roster as it was saved; whose weights they are, the settings of the run tell."""
         roster = cls()
         weights = tensors["weights"].tolist() if "weights" in tensors else None
-        roster.enrol(facts["ids"], tensors["samples"].tolist(), weights=weights)
+        samples = tensors["samples"].tolist()
+        roster.enrol(facts["ids"], samples, weights=weights, own_weights=own_weights)
         roster.eligible = tensors["eligible"] & (roster.samples > 0)
         return roster
 

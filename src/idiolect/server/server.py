@@ -84,7 +84,8 @@ class Server:
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
         """New clients, from the next round on; their wire ids. `weights`: see `Roster.enrol`."""
-        wire_ids = self.roster.enrol(ids, samples, weights=weights)
+        own_weights = self.roster.own_weights or self.roster.weights is None
+        wire_ids = self.roster.enrol(ids, samples, weights=weights, own_weights=own_weights)
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
         return wire_ids
@@ -136,7 +137,7 @@ class Server:
     def _sum_on_arrival(self, current_round: Round) -> None:
         """Messages of this round are added up instead of being held."""
         current_round.stream = StreamingMean(
-            self.contract, self.rule, current_round.clients, self.roster.weights is not None
+            self.contract, self.rule, current_round.clients, self.roster.own_weights
         )
         aggregation = self.aggregation()
 
@@ -332,7 +333,7 @@ class Server:
     def aggregation(self) -> Aggregation:
         """How messages would be combined, from the server as it is now."""
         before = Outcome(self.state, self.channel_state, self.rule_state)
-        own_weights = self.roster.weights is not None
+        own_weights = self.roster.own_weights
         return Aggregation(
             self.contract, self.rule, self.step, before, self.plan.streams, own_weights
         )

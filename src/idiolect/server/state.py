@@ -105,7 +105,8 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     steps = float(tensors.get(f"{OPTIMIZER_STATE}step", torch.zeros(())))
     if not 0 <= steps <= facts["version"]:
         raise ValueError("server: its optimiser has made more steps than there were rounds")
-    roster = Roster.loaded(under(tensors, "roster."), facts["clients"])
+    own_weights = server.roster.own_weights
+    roster = Roster.loaded(under(tensors, "roster."), facts["clients"], own_weights)
     if not torch.equal(roster.samples[: len(server.roster)], server.roster.samples):
         raise ValueError("server: a client has another number of training samples")
     weights = server.roster.weights

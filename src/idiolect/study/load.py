@@ -200,7 +200,25 @@ def absent(record: Record) -> Federation:
         raise SettingError(f"record: it has no usable client table: {error}") from None
     ids = [row["client"] for row in rows]
     classes = int(record.data.get("classes", 0))
-    return Census.of_sizes(ids, sizes, classes, name=str(record.data["name"]))
+    census = Census.of_sizes(ids, sizes, classes, name=str(record.data["name"]))
+    return _with_totals(census, record) if "weight" in record.data else census
+
+
+def _with_totals(census: Census, record: Record) -> Census:
+    """The same with what each client's samples weigh together: the server goes by the sums.
+
+    All of it on the client's first sample, so that the sum is exact.
+    """
+    weights = torch.zeros(census.samples, dtype=torch.float64)
+    rows = record.seeds[0].clients
+    for split in SPLITS:
+        try:
+            totals = torch.tensor([row[f"{split}_weight"] for row in rows], dtype=torch.float64)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingError(f"record: it has no usable weights of clients: {error}") from None
+        present = census.sizes(split) > 0
+        weights[census.offsets[split][:-1][present]] = totals[present]
+    return replace(census, weights=weights, weight_name=str(record.data["weight"]))
 
 
 def in_form(empty: Federation, data: dict[str, Any]) -> Federation:

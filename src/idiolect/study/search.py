@@ -332,7 +332,7 @@ class Search:
 
     def _influence(self, runs: Summaries, data: str) -> np.ndarray:
         """The mean over seeds of what each client adds."""
-        samples = self.stock.federation(data).sizes("valid").numpy()
+        samples = self.stock.federation(data).weight_totals("valid").numpy()
         each = [np.array(run["valid_by_client"], dtype=np.float64) for run in runs]  # null is NaN
         return np.mean([self.criterion.influence(a, samples) for a in each], axis=0)
 

@@ -167,12 +167,13 @@ def splits(
                 on, split, model = candidate.on(session.contract.task, x0)
                 outcome = tuning(on, split, model, rates if len(split.w) else rates[:1])
                 scores[-1].append(outcome)
-                loss = float(outcome.loss["valid"].sum() / unseen.sizes("valid")[people].sum())
+                mass = unseen.weight_totals("valid")[people].sum()
+                loss = float(outcome.loss["valid"].sum() / mass)
                 report_line(
                     f"seed {seed}: {candidate.name} ({place} of {len(split_candidates)}), "
                     f"validation loss {number(loss)}"
                 )
-    sizes = {s: federation.sizes(s)[people].double() for s in ("train", "valid")}
+    sizes = {s: federation.weight_totals(s)[people] for s in ("train", "valid")}
     heard = run_settings.sampled(len(people), method.traits.hears_all)
     rows = [
         _row(candidate, bound, [one[i] for one in scores], sizes, heard, federation.classes)
@@ -475,10 +476,12 @@ class FineTuning:
         return models
 
     def _scores(self, task: Task, evaluator: Evaluator, models: Tensor) -> ScoreSums:
+        """Accuracy and loss of the clients, times what their samples weigh."""
         sums = evaluator.blank()
         for at in torch.arange(len(self.clients)).split(self._at_once(task)):
             evaluator.personal(models[at], self.clients[at], sums)
-        return sums
+        mean_weights = evaluator.mean_weights
+        return ScoreSums(sums.hits * mean_weights, sums.loss * mean_weights)
 
     def _steps(self, task: Task, split: Split, x: Tensor, here: Here, lr: float) -> Tensor:
         if x.shape[-1] > task.d:

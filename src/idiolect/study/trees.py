@@ -107,22 +107,38 @@ def _answers(federation: Federation, clients: Tensor) -> Tensor:
     float64[n, classes] log-probabilities, or float64[n, 1] values.
     """
     x, y = _rows(federation, clients, "train")
+    weights = _weights(federation, clients)
     inputs, _ = _rows(federation, clients, "test")
     if federation.classes:
-        return _log_probabilities(x, y, inputs, federation.classes)
+        return _log_probabilities(x, y, inputs, federation.classes, weights)
     if len(np.unique(y)) < 2 or not len(inputs):
         mean = training_means(federation)[int(clients[0])]
         return torch.full((len(inputs), 1), float(mean), dtype=torch.float64)
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    model = HistGradientBoostingRegressor(random_state=0).fit(x, y)
+    model = HistGradientBoostingRegressor(random_state=0).fit(x, y, sample_weight=weights)
     return torch.from_numpy(model.predict(inputs)).double().unsqueeze(1)
 
 
-def _log_probabilities(x: np.ndarray, y: np.ndarray, inputs: np.ndarray, classes: int) -> Tensor:
+def _weights(federation: Federation, clients: Tensor) -> np.ndarray | None:
+    """Of the training samples of neighbouring clients, about 1; None where all are alike."""
+    if federation.weights is None:
+        return None
+    offsets = federation.offsets["train"]
+    low, high = int(offsets[int(clients[0])]), int(offsets[int(clients[-1]) + 1])
+    weights = federation.weights[low:high].numpy()
+    if not len(weights) or (weights == weights[0]).all():
+        return None
+    return weights / weights.mean()
+
+
+def _log_probabilities(
+    x: np.ndarray, y: np.ndarray, inputs: np.ndarray, classes: int, weights: np.ndarray | None
+) -> Tensor:
     """Smoothed by one sample per class, so that a class that was never seen is not impossible."""
     counted = y >= 0  # -100 is no class
     x, y = x[counted], y[counted]
+    weights = None if weights is None else weights[counted]
     labels = np.unique(y)
     p = np.zeros((len(inputs), classes))
     if len(labels) == 1:
@@ -130,7 +146,7 @@ def _log_probabilities(x: np.ndarray, y: np.ndarray, inputs: np.ndarray, classes
     elif len(labels) and len(inputs):
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        model = HistGradientBoostingClassifier(random_state=0).fit(x, y)
+        model = HistGradientBoostingClassifier(random_state=0).fit(x, y, sample_weight=weights)
         p[:, model.classes_] = model.predict_proba(inputs)
     return torch.from_numpy((len(y) * p + 1) / (len(y) + classes)).log()
 
@@ -142,24 +158,31 @@ def _scores(
     clients = torch.arange(federation.clients)
     sizes = federation.sizes("test")
     owner = clients.repeat_interleave(sizes)
+    mass = federation.weights_of("test")
     targets = torch.from_numpy(_rows(federation, clients, "test")[1])
     if federation.classes:
         real = targets >= 0
         losses = -answers.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1) * real
         right = ((answers.argmax(1) == targets) & real).double()
         sizes = torch.bincount(owner[real], minlength=len(clients))
+        mass = mass * real
     else:
         losses = loss.each(answers, targets.double()).double()
         losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
         right = torch.full_like(losses, torch.nan)
 
     def summed(terms: Tensor) -> Tensor:
-        return torch.zeros(len(clients), dtype=torch.float64).index_add_(0, owner, terms)
+        return torch.zeros(len(clients), dtype=torch.float64).index_add_(0, owner, terms * mass)
 
+    totals = summed(torch.ones_like(losses))
+    per_mass = sizes / torch.where(totals > 0, totals, 1)
     counted = [m for m in metrics if not isinstance(m, Own)]
-    scores = Scores(clients, summed(right), summed(losses), sizes, torch.zeros_like(clients))
+    hits, loss_sums = summed(right) * per_mass, summed(losses) * per_mass
+    weights = None if federation.weights is None else totals
+    none = torch.zeros_like(clients)
+    scores = Scores(clients, hits, loss_sums, sizes, none, {}, weights)
     if not counted:
         return scores
     tally = Tally(counted, form_of(federation, Loss()), len(clients), clients)
-    tally.add(owner, answers, targets)
+    tally.add(owner, answers, targets, federation.weights_of("test"))
     return replace(scores, metrics=tally.measured(clients))

@@ -23,12 +23,16 @@ _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend
 class Batch:
     """One mini-batch per row. Rows of `weights` sum to 1, or to 0 for a client without data.
 
-    A row with fewer than B samples is filled up at its end, by samples of the same client.
+    With weights of samples they sum to 1 in the mean over mini-batches, so that a gradient is an
+    unbiased one of the client's loss, Σ w_i l_i / Σ w_i. A row with fewer than B samples is filled
+    up at its end, by samples of the same client.
     """
 
     inputs: Tree  # [K, B, ...]
     targets: Tree  # [K, B, ...]
-    weights: Tensor  # [K, B]: 1 / (number of samples drawn), 0 where a row has fewer than B
+    # [K, B]: 1 / (number of samples drawn), times the sample's weight over the mean weight of the
+    # client's training samples; 0 where a row has fewer than B
+    weights: Tensor
     tally: (
         Tensor  # int64[K]: gradient evaluations so far; Task.grad adds to it: none goes uncounted
     )
@@ -92,6 +96,7 @@ class Batches:
         batching: str,
         dtype: torch.dtype,
         sequences: Sequences | None = None,  # lengths of padded samples
+        shares: Tensor | None = None,  # [n]: `Federation.training_shares`; None = all alike
     ):
         self.sequences = sequences
         self.inputs = inputs
@@ -106,6 +111,7 @@ class Batches:
         empty = np.flatnonzero(sizes == 0)
         self._empty = torch.from_numpy(empty).to(self.device) if len(empty) else None
         self.tally = torch.zeros(self.rows, dtype=torch.int64)
+        self._shares = shares
         self._share = torch.empty(0)
         self._full: Batch | None = None
         self._order = np.zeros((self.rows, 0), dtype=np.int64)
@@ -186,6 +192,8 @@ class Batches:
 
     def _take(self, index: Tensor, weights: Tensor) -> Batch:  # index[K, B]
         flat = index.flatten()
+        if self._shares is not None:
+            weights = weights * self._shares.index_select(0, flat).view(index.shape).to(weights)
 
         def chosen(t: Tensor) -> Tensor:
             samples = t.index_select(0, flat).view(*index.shape, *t.shape[1:])

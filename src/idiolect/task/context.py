@@ -33,6 +33,9 @@ class Samples(Protocol):
     @property
     def offsets(self) -> dict[str, Tensor]: ...
 
+    @property
+    def training_shares(self) -> Tensor | None: ...
+
 
 class Here:
     """The context of `Method.update` and `Method.personal`, for K clients at once.
@@ -84,6 +87,7 @@ class Here:
             batching=batching,
             dtype=dtype,
             sequences=data.sequences,
+            shares=data.training_shares,
         )
 
     def draw(self, model: str = "w") -> Batch:

@@ -284,15 +284,23 @@ class Task:
         return product
 
     def steepness(
-        self, inputs: Tree, targets: Tree, direction: Tensor, iterations: int
+        self,
+        inputs: Tree,
+        targets: Tree,
+        direction: Tensor,
+        iterations: int,
+        shares: Tensor | None = None,
     ) -> tuple[float, float]:
         """Curvature and gradient norm of the loss of samples [n, ...] at the start.
 
+        `shares` [n] are weights of the samples, 1 in the mean; None: all alike.
         Its largest second derivative in absolute value, by the power method from a direction[d].
         """
         gradient = grad(one_loss(self.module, self.layout, self.objective))
         product = self._hessian_product()
         weights = torch.full((length(targets),), 1 / length(targets)).to(self.x0)
+        if shares is not None:
+            weights = weights * shares.to(weights)
         sample = (inputs, targets, self.objective.weigh(weights, targets))
         self.module.train()
         size = 0.0

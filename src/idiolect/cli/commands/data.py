@@ -14,6 +14,7 @@ from ...data.download import OWN, SOURCES
 from ...data.federation import Federation
 from ...data.read.tables import SUFFIXES, TableFile
 from ...report.console import OUT, literal, say
+from ...run.sample_weights import weight_facts
 from ..options import Parser, run_action
 from ..output import emit
 
@@ -80,6 +81,7 @@ def _show(argv: list[str]) -> None:
         "sizes": {s: federation.sizes(s).tolist() for s in federation.offsets},
         "class_counts": counts,
         "class_names": list(federation.class_names),
+        **weight_facts(federation),
         **_table_facts(federation),
     }
     views = [_columns(federation)] if federation.preparation is not None else []

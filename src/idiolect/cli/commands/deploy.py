@@ -29,6 +29,7 @@ from ...data.read.tables import (
 )
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
+from ...deploy.site.data import NO_WEIGHTS
 from ...report.console import say
 from ...report.tables import results_table
 from ...run.plan import Plan, row_spec
@@ -68,6 +69,7 @@ class InitOptions(Knobs):
     client: str = knob("", "column of --like that says whose row it is; never a feature")
     group: str = knob("", "column of --like whose rows belong together (patients); no feature")
     time: str = knob("", "column of --like with times; no feature")
+    weight: str = knob("", "refused: sites go by numbers of samples; --drop leaves the column out")
     scale: str = knob(
         "client",
         "client: each site by its own means; federated: by those of all, from counts and sums",
@@ -111,6 +113,8 @@ def _init(argv: list[str]) -> None:
 
 def _form(options: InitOptions) -> dict[str, Any]:
     """The data contract."""
+    if options.weight:
+        raise SettingError(NO_WEIGHTS)
     if options.data:
         federation = data.load(options.data)
         (inputs,) = [[str(t.dtype), list(t.shape[1:])] for t in leaves(federation.inputs)]

@@ -307,7 +307,7 @@ def _newcomers(parsed: Any, result: Result, options: dict[str, Any]) -> Federati
         name: getattr(reading, name)
         for name in (
             *("client", "target", "split", "kind", "valid", "test", "seed", "group", "time"),
-            *("merge_names", "duplicates"),
+            *("weight", "merge_names", "duplicates"),
         )
     }
     return Federation.from_frame(

@@ -28,7 +28,8 @@ def target_moments(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each target column over these clients' training samples.
 
-    Clients send counts and sums, then squared deviations from the mean; no sample is needed.
+    Clients send counts and sums, then squared deviations from the mean; no sample is needed. Where
+    samples have weights, sums are by these, and the sum of the weights is the count.
 
     >>> federation = Federation.from_arrays(np.eye(4), [1.5, 2, 3, 3.5], list("aabb"), test=0)
     >>> mean, spread = target_moments(federation, torch.tensor([0, 1]))
@@ -41,11 +42,19 @@ def target_moments(
         zeros = torch.zeros(federation.clients, values.shape[1], dtype=torch.float64)
         return zeros.index_add_(0, owner, values).sum(0)
 
+    weights = _training_weights(federation, clients).unsqueeze(1)
     count = max(1, len(targets))
-    mean = over_clients(targets) / count
-    squares = over_clients((targets - mean) ** 2)
+    mass = weights.sum() if len(targets) else 1.0
+    mean = over_clients(weights * targets) / mass
+    squares = over_clients(weights * (targets - mean) ** 2) * (count / mass)
     spread = spread_of(squares.numpy(), count, mean.numpy())
     return tuple(mean.tolist()), tuple(np.atleast_1d(spread).tolist())
+
+
+def _training_weights(federation: Federation, clients: Tensor) -> Tensor:  # -> float64[n]
+    """Of the samples in `training_targets`."""
+    owner = torch.arange(federation.clients).repeat_interleave(federation.sizes("train"))
+    return federation.weights_of("train")[torch.isin(owner, clients)]
 
 
 def bytes_of_moments(columns: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import leaves
-from ..splits import SPLITS, offsets_of, read_groups, read_times, split_samples
+from ..splits import SPLITS, offsets_of, read_groups, read_times, read_weights, split_samples
 from .convert import (
     RaggedSamples,
     check_memory,
@@ -49,6 +49,7 @@ def from_arrays(
     special: Sequence[int] = (),
     group: Any = None,
     time: Any = None,
+    weight: Any = None,
     scale_images: bool = True,
     channels: str = "auto",
     ragged: str = "mask",
@@ -87,7 +88,9 @@ def from_arrays(
     `test` of each client's samples are drawn at random for testing, then `valid` of the rest
     for validation (the papers' 80/20, twice). `group` is what each sample is of (a patient, a
     device): samples of one stay on one side of every split. `time` (a number or date per sample)
-    has each client's last samples test, and those before them validate.
+    has each client's last samples test, and those before them validate. `weight` (a number > 0 per
+    sample) is how much each counts, in training and in every figure: how many people a row of a
+    survey stands for.
 
     >>> from idiolect import Federation
     >>> sites = ["a", "a", "b", "b"]
@@ -113,6 +116,7 @@ def from_arrays(
             raise SettingError(f"{key} must be a share in [0, 1), got {share!r}")
     groups = None if group is None else read_groups(group, n)
     times = None if time is None else read_times(time, n)
+    weights = None if weight is None else read_weights(weight, n)
     part = split_samples(client, split, valid, test, seed, groups, times)
     order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
     counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids)).reshape(3, -1)
@@ -137,6 +141,7 @@ def from_arrays(
         sequences=sequences and sequences.of(torch.from_numpy(order)),
         special=check_special(special, y.classes),
         groups=None if groups is None else torch.from_numpy(groups[order]),
+        weights=None if weights is None else torch.from_numpy(weights[order]),
     )
 
 

@@ -45,7 +45,15 @@ from ..prepare.columns import (
 )
 from ..prepare.fit import TableSamples, extend, fit, say_clients, say_preparation, some
 from ..prepare.preparation import MISSING, SCALES
-from ..splits import SPLITS, Shares, read_groups, read_times, split_samples, unit_owners
+from ..splits import (
+    SPLITS,
+    Shares,
+    read_groups,
+    read_times,
+    read_weights,
+    split_samples,
+    unit_owners,
+)
 from .ids import name_form, plain_id, read_ids
 from .targets import read_target_column
 
@@ -119,6 +127,11 @@ class TableOptions(Shares):
         "",
         "column of times: each client's last rows test, those before them validate; never a "
         "feature; empty: drawn at random",
+    )
+    weight: str = knob(
+        "",
+        "column of how much each row counts (people that it stands for), numbers > 0: in training "
+        "and in figures; never a feature; empty: all alike",
     )
     merge_names: bool = knob(False, "client ids that differ only in case or spaces are one client")
     exclude_clients: tuple[str, ...] = knob(
@@ -212,11 +225,12 @@ def read_table(
         clients,
         split=np.array(SPLITS)[samples.part],
         group=samples.group,
+        weight=samples.weight,
         kind="classes" if labels else "values",
         classes=len(labels) or None,
         name=name,
     )
-    return replace(federation, class_names=labels, preparation=prepared)
+    return replace(federation, class_names=labels, preparation=prepared, weight_name=options.weight)
 
 
 ONE_CLIENT = "(all rows)"  # the column of clients of a table that has one client
@@ -232,7 +246,7 @@ def with_one_client(frame: pd.DataFrame, client_id: str) -> pd.DataFrame:
 def clean_cells(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
     """A table with its cells read by the rules of these options."""
     frame = read_frame(frame)
-    beside = [getattr(options, role) for role in ROLES if role != "target"]
+    beside = [getattr(options, role) for role in ROLES if role not in CELLS_OF]
     return CellRules.of(options).clean(frame, [c for c in frame.columns if c not in beside])[0]
 
 
@@ -243,7 +257,7 @@ def table_samples(
     frame = read_frame(table)
     roles = check_roles(frame, options)
     rules = CellRules.of(options) if preparation is None else preparation.cells
-    beside = [roles[role] for role in roles if role != "target"]
+    beside = [roles[role] for role in roles if role not in CELLS_OF]
     frame, rules = rules.clean(frame, [c for c in frame.columns if c not in beside])
     frame = _with_target(frame, options.target)
     frame = _merge_clients(frame, options)
@@ -325,7 +339,8 @@ def _check_known(
             raise SettingError(f"{name} must be left out with a preparation, which decides it")
 
 
-ROLES = ("client", "target", "split", "group", "time")
+ROLES = ("client", "target", "split", "group", "time", "weight")
+CELLS_OF = ("target", "weight")  # roles whose cells are read by the rules, as those of features
 
 
 def check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:
@@ -480,7 +495,15 @@ def _split(frame: pd.DataFrame, options: TableOptions) -> TableSamples:
         raise SettingError(f"split: column {options.split!r} has no row for 'train'")
     if group is not None:
         _say_groups(options.group, group, client)
-    return TableSamples(frame, ids, client, part, group)
+    weight = _weights(frame[options.weight], options) if options.weight else None
+    return TableSamples(frame, ids, client, part, group, weight)
+
+
+def _weights(column: pd.Series, options: TableOptions) -> np.ndarray:  # -> float64[n]
+    """The weight of each row, of a column of numbers."""
+    if kind_of(column, options.weight) != NUMBER:
+        raise SettingError(f"weight: column {options.weight!r} must hold numbers, got text")
+    return read_weights(numbers(column, options.weight), len(column))
 
 
 def _moments(column: pd.Series, options: TableOptions) -> np.ndarray:

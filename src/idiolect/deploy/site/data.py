@@ -57,6 +57,11 @@ OWN_ROWS = (
     *("split", "valid", "test", "seed", "group", "time"),
     *("merge_names", "exclude_clients", "duplicates"),
 )
+NO_WEIGHTS = (
+    "weight must be left out in a deployment: sites agree on numbers of samples, by which the "
+    "server weighs them and checks what they claim, and weights would have to be trusted; leave "
+    "the column out with --drop"
+)
 UNREADABLE = "this site's data cannot be read as agreed; its owner sees why"
 
 
@@ -75,6 +80,10 @@ class SiteData:
     @property
     def is_table(self) -> bool:
         return self.data == TABLE
+
+    def __post_init__(self) -> None:
+        if self.options.get("weight"):
+            raise SettingError(NO_WEIGHTS)
 
     # -- what there is ---------------------------------------------------------------------------
     def check(self) -> str:
@@ -105,6 +114,8 @@ class SiteData:
     def loaded(self) -> Federation:
         """The data set."""
         federation = data_sets.load(self.data, **self.options)
+        if federation.weights is not None:
+            raise SettingError(NO_WEIGHTS)
         if not self.share:
             return federation
         part, _, of = self.share.partition("/")

@@ -192,7 +192,13 @@ def form_of(federation: Federation, loss: Loss) -> TargetForm:
     """What the targets of these data are like, and the outputs that the loss takes."""
     targets = leaves(federation.targets)[0]
     many = max(1, math.prod(targets.shape[1:]))
-    return TargetForm(federation.classes, many, not loss.of_probabilities, federation.special)
+    return TargetForm(
+        federation.classes,
+        many,
+        not loss.of_probabilities,
+        federation.special,
+        federation.weights is not None,
+    )
 
 
 def described(metrics: Iterable[Metric], classes: int) -> dict[str, dict[str, Any]]:
@@ -241,9 +247,12 @@ def _trials(task: Task, federation: Federation, form: TargetForm) -> list[Evalua
 
             inputs, targets = (map_tree(cut, part) for part in data.part(k, split))
             outputs = map_tree(plain, task.outputs_of_one(task.x0, inputs))
-            trials.append(
-                EvaluatedSamples(sizes.new_zeros(n), outputs, map_tree(plain, targets), form)
-            )
+            weights = None
+            if federation.weights is not None:
+                first = int(federation.offsets[split][k])
+                weights = federation.weights[first : first + n]
+            owner = sizes.new_zeros(n)
+            trials.append(EvaluatedSamples(owner, outputs, map_tree(plain, targets), form, weights))
         if trials:
             break
     return trials

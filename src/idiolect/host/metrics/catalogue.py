@@ -11,6 +11,7 @@ class RunFigure(Metric):
     """Accuracy or loss: every run has it, so that nothing more is counted."""
 
     counted = False
+    weighs = True
 
     def __init__(self, name: str, higher: bool, needs: str):
         self.name = name

@@ -23,7 +23,7 @@ class ClassCounts:
     hits: np.ndarray  # times it is true and predicted
     support: np.ndarray  # times it is true
     predictions: np.ndarray  # times it is predicted
-    total: np.ndarray  # samples of the client
+    others: np.ndarray  # times another class is true
 
     @classmethod
     def of_cells(
@@ -41,27 +41,34 @@ class ClassCounts:
         else:
             entries = np.unique(client) * classes + wanted
 
-        def count(entry: np.ndarray, chosen: np.ndarray | None = None) -> np.ndarray:
+        def count(
+            entry: np.ndarray, chosen: np.ndarray | None = None, times: np.ndarray = times
+        ) -> np.ndarray:
             """How often each entry occurs, by the frequency of the (chosen) cells."""
             present = np.isin(entry, entries)
             present = present if chosen is None else present & chosen
             at = np.searchsorted(entries, entry[present])
             return np.bincount(at, times[present], minlength=len(entries))
 
-        samples = np.bincount(client, times)
         owner = entries // classes
+        every, support = np.bincount(client, times), count(true)
+        # a difference of weights may round: whether there are others is asked of whole numbers
+        cells_of, ones = np.bincount(client), np.ones(len(cells))
+        has_others = cells_of[owner] > count(true, times=ones)
         return cls(
             owner,
             entries % classes,
             count(true, true == predicted),
-            count(true),
+            support,
             count(predicted),
-            samples[owner],
+            np.where(has_others, every[owner] - support, 0.0),
         )
 
 
 class ConfusionFigure(ClassAverage):
     """A ratio of counts, of each client and of the confusion matrix of all."""
+
+    weighs = True
 
     def width(self, form: TargetForm) -> int:
         return 1
@@ -72,14 +79,16 @@ class ConfusionFigure(ClassAverage):
     def add(self, rows: Tensor, counts: Tensor, samples: EvaluatedSamples) -> None:
         classes = samples.form.classes
         cell = samples.labels * classes + samples.predicted
-        counts += torch.bincount(cell, minlength=classes**2).view(classes, classes)
+        mass = samples.target_masses
+        counts += torch.bincount(cell, mass, classes**2).view(classes, classes).to(counts)
         client_cell = samples.owners * classes**2 + cell
-        cells, times = torch.unique(client_cell, return_counts=True)
+        cells, at = torch.unique(client_cell, return_inverse=True)
+        times = torch.bincount(at, mass, len(cells))
         values = self._by_client(cells.numpy(), times.numpy(), classes, len(rows))
         clients = samples.owner.unique()
         rows[clients, 0] = torch.from_numpy(values)[clients]
 
-    def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
+    def pooled(self, rows: Tensor, counts: Tensor, masses: Tensor) -> float:
         cells = counts.flatten().nonzero()[:, 0]
         times = counts.flatten()[cells]
         return float(self._by_client(cells.numpy(), times.numpy(), len(counts), 1)[0])
@@ -170,6 +179,5 @@ class Specificity(ConfusionFigure):
     undefined_as_zero = False
 
     def ratio(self, c: ClassCounts) -> tuple[np.ndarray, np.ndarray]:
-        others = c.total - c.support
         false_alarms = c.predictions - c.hits
-        return others - false_alarms, others
+        return c.others - false_alarms, c.others

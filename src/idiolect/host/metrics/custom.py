@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...core.knobs import SettingError
 from ...core.text import first_line
-from ...core.types import map_tree
 from .metric import EvaluatedSamples, Metric, TargetForm
 
 CALLED = "it gets (outputs, targets) of one client and returns a number"
@@ -23,18 +22,21 @@ LOWER = ("loss", "error", "deviance", "distance")  # in a name: lower is better
 class Own(Metric):
     """A function of the outputs and targets of one client, called once per client.
 
-    "Pooled" is the mean over clients, weighted by samples. A client for which the function raises
-    ValueError or gives NaN has no value.
+    "Pooled" is the mean over clients, weighted by samples. Where samples have weights, it must have
+    a parameter `sample_weight`, as those of scikit-learn have. A client for which the function
+    raises ValueError or gives NaN has no value.
     """
 
     needs = "any"
     whole = True
+    weights_hint = "; give a function with a parameter sample_weight, as those of scikit-learn have"
     over = "clients"
 
     def __init__(self, function: Any, name: str = ""):
         self.function = function
         self.name = name or _name(function)
         self.higher = _higher(function, self.name)
+        self.weighs = _takes_weights(function)
         self.call = _caller(function)
 
     def width(self, form: TargetForm) -> int:
@@ -59,18 +61,7 @@ class Own(Metric):
         owners, sizes = samples.owner.unique_consecutive(return_counts=True)
         ends = sizes.cumsum(0).tolist()
         for owner, size, end in zip(owners.tolist(), sizes.tolist(), ends, strict=True):
-            part = slice(end - size, end)
-
-            def cut(t: Tensor, part: slice = part) -> Tensor:
-                return t[part]
-
-            one = EvaluatedSamples(
-                samples.owner[part],
-                map_tree(cut, samples.outputs),
-                map_tree(cut, samples.targets),
-                samples.form,
-            )
-            rows[owner, 0] = self.value(one)
+            rows[owner, 0] = self.value(samples.only(slice(end - size, end)))
 
     def check(self, trials: Sequence[EvaluatedSamples]) -> None:
         """Refuse a function that fails on every client."""
@@ -93,10 +84,10 @@ class Own(Metric):
                 f"{reasons[0].splitlines()[0]}; {CALLED}"
             )
 
-    def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
+    def pooled(self, rows: Tensor, counts: Tensor, masses: Tensor) -> float:
         each = self.each(rows)
-        has_value = ~each.isnan() & (sizes > 0)
-        n = sizes[has_value].double()
+        has_value = ~each.isnan() & (masses > 0)
+        n = masses[has_value].double()
         return float((each[has_value] * n).sum() / n.sum()) if len(n) else math.nan
 
 
@@ -144,7 +135,23 @@ def _caller(function: Any) -> Callable[[EvaluatedSamples], Any]:
         inner = inner.func
     if (getattr(inner, "__module__", "") or "").startswith("sklearn."):
         return _of_scikit_learn(function, inner)
-    return lambda samples: function(samples.outputs, samples.targets)
+
+    def call(samples: EvaluatedSamples) -> Any:
+        return function(samples.outputs, samples.targets, **_weights(samples, samples.masses))
+
+    return call
+
+
+def _takes_weights(function: Any) -> bool:
+    try:
+        return "sample_weight" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a function in C has no signature
+        return False
+
+
+def _weights(samples: EvaluatedSamples, weights: Any) -> dict[str, Any]:
+    """The argument that a function gets where samples have weights."""
+    return {"sample_weight": weights} if samples.form.weighted else {}
 
 
 def _of_scikit_learn(function: Any, inner: Any) -> Callable[[EvaluatedSamples], Any]:
@@ -154,11 +161,14 @@ def _of_scikit_learn(function: Any, inner: Any) -> Callable[[EvaluatedSamples], 
     def call(samples: EvaluatedSamples) -> Any:
         if not samples.form.classes:
             predicted, targets = samples.values
-            return function(targets.squeeze(1).numpy(), predicted.squeeze(1).numpy())
+            weights = _weights(samples, samples.masses.numpy())
+            return function(targets.squeeze(1).numpy(), predicted.squeeze(1).numpy(), **weights)
+        weights = _weights(samples, samples.target_masses.numpy())
+        labels = samples.labels.numpy()
         if second == "y_pred" and inner.__name__ != "log_loss":
-            return function(samples.labels.numpy(), samples.predicted.numpy())
+            return function(labels, samples.predicted.numpy(), **weights)
         p = samples.log_probabilities.exp().numpy()
-        return function(samples.labels.numpy(), p[:, 1] if p.shape[1] == 2 else p)
+        return function(labels, p[:, 1] if p.shape[1] == 2 else p, **weights)
 
     return call
 

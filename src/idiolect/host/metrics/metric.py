@@ -31,6 +31,12 @@ class TargetForm:
     targets: int = 1  # real targets per sample
     odds: bool = True  # outputs are logits; else they are probabilities
     special: tuple[int, ...] = ()  # classes that are no words
+    weighted: bool = False  # samples have weights
+
+    @property
+    def counts_dtype(self) -> torch.dtype:
+        """Of what is summed over clients: whole numbers, or weights."""
+        return torch.float64 if self.weighted else torch.int64
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,40 @@ class EvaluatedSamples:
     outputs: Tree  # [n, ...] of the model, as it gave them
     targets: Tree  # [n, ...]
     form: TargetForm
+    weights: Tensor | None = None  # float64[n]: how much each counts; None: all alike
+
+    def only(self, at: Tensor | slice) -> EvaluatedSamples:
+        """Some of them, by a mask or a range."""
+
+        def cut(t: Tensor) -> Tensor:
+            return t[at]
+
+        weights = None if self.weights is None else self.weights[at]
+        outputs, targets = map_tree(cut, self.outputs), map_tree(cut, self.targets)
+        return EvaluatedSamples(self.owner[at], outputs, targets, self.form, weights)
+
+    @staticmethod
+    def joined(parts: Sequence[EvaluatedSamples]) -> EvaluatedSamples:
+        """Several pieces, one after the other."""
+        weights = [part.weights for part in parts if part.weights is not None]
+        return EvaluatedSamples(
+            torch.cat([part.owner for part in parts]),
+            _joined([part.outputs for part in parts]),
+            _joined([part.targets for part in parts]),
+            parts[0].form,
+            torch.cat(weights) if weights else None,
+        )
+
+    @property
+    def masses(self) -> Tensor:
+        """float64[n]: how much each sample counts."""
+        if self.weights is None:
+            return torch.ones(len(self.owner), dtype=torch.float64)
+        return self.weights
 
     @cached_property
-    def _flat(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(owner[m], outputs[m, C], classes[m]) of every target that counts.
+    def _flat(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(owner[m], outputs[m, C], classes[m], masses[m]) of every target that counts.
 
         A sample may have several targets (a sentence, an image); those that are no class number
         (an ignored index) are left out. Outputs have their classes in the last axis, or as torch's
@@ -56,14 +92,16 @@ class EvaluatedSamples:
         if outputs.shape[:-1] != targets.shape and outputs.dim() == targets.dim() + 1:
             outputs = outputs.movedim(1, -1)
         flat = targets.reshape(-1).long()
-        owner = self.owner.repeat_interleave(max(1, targets[:1].numel()))
+        many = max(1, targets[:1].numel())
+        owner, masses = self.owner.repeat_interleave(many), self.masses.repeat_interleave(many)
         outputs = outputs.reshape(len(flat), -1).double()
         if not self.form.odds:
             outputs = outputs.logit(1e-12) if outputs.shape[1] == 1 else outputs.log()
         counts = (flat >= 0) & (flat < self.form.classes)
         if not bool(counts.all()):
             owner, outputs, flat = owner[counts], outputs[counts], flat[counts]
-        return owner, outputs, flat
+            masses = masses[counts]
+        return owner, outputs, flat, masses
 
     @property
     def owners(self) -> Tensor:
@@ -74,6 +112,11 @@ class EvaluatedSamples:
     def labels(self) -> Tensor:
         """int64[m]: the class of each target."""
         return self._flat[2]
+
+    @property
+    def target_masses(self) -> Tensor:
+        """float64[m]: how much each target counts."""
+        return self._flat[3]
 
     @cached_property
     def log_probabilities(self) -> Tensor:
@@ -117,6 +160,7 @@ class Metric:
     over: str = "samples"  # what "pooled" means: over samples, or "clients": a weighted mean
     undefined: str = "it gave no number"  # why a client may have no value
     counted: bool = True  # whether a host keeps figures for it
+    weighs: bool = False  # whether it goes by the weights of samples, where they have some
     of_positive: bool = False  # whether it is about one of two classes, the positive one
     positive: PositiveClass | None = None  # that class; None: class 1
 
@@ -155,7 +199,11 @@ class Metric:
             return "it is about classes, and these data have real targets"
         if self.needs == "values" and form.classes:
             return "it is about real targets, and these data have classes"
+        if form.weighted and not self.weighs:
+            return f"samples have weights, and {self.name} does not go by them{self.weights_hint}"
         return ""
+
+    weights_hint: str = ""  # what else would be accepted where samples have weights
 
     def width(self, form: TargetForm) -> int:
         """How many figures a host keeps per client."""
@@ -173,8 +221,8 @@ class Metric:
         """The value of every client; NaN where it has none."""
         return rows[:, 0].clone()
 
-    def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
-        """The value of all clients together; `sizes`: the samples of each.
+    def pooled(self, rows: Tensor, counts: Tensor, masses: Tensor) -> float:
+        """The value of all clients together; `masses`: the samples of each, or what they weigh.
 
         Here of figures that are sums over samples.
         """
@@ -211,7 +259,7 @@ class MetricCounts:
 
     metric: Metric
     rows: Tensor  # float64[n, width]
-    counts: Tensor  # int64, summed over those clients
+    counts: Tensor  # int64 (float64 where samples have weights), summed over those clients
 
     def each(self) -> Tensor:
         """The value of every client; NaN where it has none."""
@@ -234,31 +282,47 @@ class Tally:
         self.wanted = torch.zeros(clients, dtype=torch.bool)
         self.wanted[wanted] = True
         self.rows = [torch.zeros(clients, m.width(form), dtype=torch.float64) for m in self.metrics]
-        self.counts = [torch.zeros(*m.shape(form), dtype=torch.int64) for m in self.metrics]
-        self._waiting: list[tuple[Tensor, Tree, Tree]] = []  # of a client that is not complete
+        self.counts = [torch.zeros(*m.shape(form), dtype=form.counts_dtype) for m in self.metrics]
+        self._waiting: list[EvaluatedSamples] = []  # of a client that is not complete
 
-    def add(self, owner: Tensor, outputs: Tree, targets: Tree) -> None:
+    def add(
+        self, owner: Tensor, outputs: Tree, targets: Tree, weights: Tensor | None = None
+    ) -> None:
         """A piece of the samples of all clients, in their order; clients may go on in the next."""
+        samples = self._samples(owner, outputs, targets, weights)
         keep = self.wanted[owner]
         if not bool(keep.all()):
-            owner, outputs, targets = _chosen(keep, owner, outputs, targets)
-        outputs, targets = map_tree(plain, outputs), map_tree(plain, targets)
-        if not len(owner):
+            samples = samples.only(keep)
+        if not len(samples.owner):
             return
-        self._count(EvaluatedSamples(owner, outputs, targets, self.form), whole=False)
+        self._count(samples, whole=False)
         if not any(m.whole for m in self.metrics):
             return
-        last = owner == owner[-1]
-        if self._waiting and int(self._waiting[0][0][0]) != int(owner[0]):
+        last = samples.owner == samples.owner[-1]
+        if self._waiting and int(self._waiting[0].owner[0]) != int(samples.owner[0]):
             self._complete()
         if bool(last.all()):
-            self._waiting.append((owner, outputs, targets))
+            self._waiting.append(samples)
             return
-        self._waiting.append(_chosen(~last, owner, outputs, targets))
+        self._waiting.append(samples.only(~last))
         self._complete()
-        self._waiting.append(_chosen(last, owner, outputs, targets))
+        self._waiting.append(samples.only(last))
 
-    def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
+    def _samples(
+        self, owner: Tensor, outputs: Tree, targets: Tree, weights: Tensor | None
+    ) -> EvaluatedSamples:
+        outputs, targets = map_tree(plain, outputs), map_tree(plain, targets)
+        weights = weights if self.form.weighted else None
+        return EvaluatedSamples(owner, outputs, targets, self.form, weights)
+
+    def add_padded(
+        self,
+        rows: Tensor,
+        outputs: Tree,
+        targets: Tree,
+        exists: Tensor,
+        weights: Tensor | None = None,
+    ) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
         at = exists.flatten().nonzero().squeeze(1)
         owner = rows.repeat_interleave(exists.sum(1))
@@ -266,9 +330,8 @@ class Tally:
         def flat(t: Tensor) -> Tensor:
             return plain(t.flatten(0, 1)[at.to(t.device)])
 
-        samples = EvaluatedSamples(
-            owner, map_tree(flat, outputs), map_tree(flat, targets), self.form
-        )
+        weights = None if weights is None else weights[exists]
+        samples = self._samples(owner, map_tree(flat, outputs), map_tree(flat, targets), weights)
         self._count(samples, whole=False)
         self._count(samples, whole=True)
 
@@ -284,9 +347,8 @@ class Tally:
         """Count the clients that were waiting for their last sample."""
         if not self._waiting:
             return
-        owners, outputs, targets = zip(*self._waiting, strict=True)
+        samples = EvaluatedSamples.joined(self._waiting)
         self._waiting.clear()
-        samples = EvaluatedSamples(torch.cat(owners), _joined(outputs), _joined(targets), self.form)
         self._count(samples, whole=True)
 
     def _count(self, samples: EvaluatedSamples, whole: bool) -> None:
@@ -298,15 +360,6 @@ class Tally:
 def plain(t: Tensor) -> Tensor:
     """Numbers without a graph, on the CPU."""
     return t.detach().cpu()
-
-
-def _chosen(keep: Tensor, owner: Tensor, outputs: Tree, targets: Tree) -> tuple[Tensor, Tree, Tree]:
-    at = keep.nonzero().squeeze(1)
-
-    def cut(t: Tensor) -> Tensor:
-        return t[at.to(t.device)]
-
-    return owner[at], map_tree(cut, outputs), map_tree(cut, targets)
 
 
 def _joined(trees: Sequence[Tree]) -> Tree:

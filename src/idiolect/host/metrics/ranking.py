@@ -14,6 +14,7 @@ from .metric import EvaluatedSamples, TargetForm
 
 STEP = 0.01
 STEPS = 4001
+TINY = np.finfo(np.float64).tiny
 
 
 class RankingArea(ClassAverage):
@@ -22,6 +23,8 @@ class RankingArea(ClassAverage):
     Of more than two classes each against the rest; the mean is over the classes that the client
     has.
     """
+
+    weighs = True
 
     def refusal(self, form: TargetForm) -> str:
         one = "all samples are of one class" if form.classes == 1 else ""
@@ -46,21 +49,23 @@ class RankingArea(ClassAverage):
         rows[owner[broken], 1] = 1.0
         sound = rows[owner, 1] == 0
         owner, scores, labels = owner[sound], scores[sound], samples.labels[sound]
+        mass = samples.target_masses[sound]
         clients = len(rows)
         owners, values, support = [], [], []
         for at, curve in enumerate(scores.unbind(1)):
             positive = labels == (at if len(counts) > 1 else self.positive_index)
             step = ((curve / STEP).round() + STEPS // 2).clamp(0, STEPS - 1).long()
             cell = positive * STEPS + step
-            counts[at] += torch.bincount(cell, minlength=2 * STEPS).view(2, STEPS)
+            counts[at] += torch.bincount(cell, mass, 2 * STEPS).view(2, STEPS).to(counts)
             owners.append(np.arange(clients))
-            values.append(self.by_client(owner.numpy(), curve.numpy(), positive.numpy(), clients))
-            support.append(np.bincount(owner[positive].numpy(), minlength=clients))
+            ranked = (owner.numpy(), curve.numpy(), positive.numpy(), clients, mass.numpy())
+            values.append(self.by_client(*ranked))
+            support.append(np.bincount(owner[positive].numpy(), mass[positive].numpy(), clients))
         joined = [np.concatenate(parts) for parts in (owners, values, support)]
         each = torch.from_numpy(self.mean_by_client(joined[0], joined[1], joined[2], clients))
         rows[~each.isnan(), 0] = each[~each.isnan()]
 
-    def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
+    def pooled(self, rows: Tensor, counts: Tensor, masses: Tensor) -> float:
         if bool((rows[:, 1] > 0).any()):
             return float("nan")
         support = counts[:, 1].sum(1).numpy()
@@ -82,7 +87,12 @@ class RankingArea(ClassAverage):
         raise NotImplementedError
 
     def by_client(
-        self, owner: np.ndarray, score: np.ndarray, positive: np.ndarray, clients: int
+        self,
+        owner: np.ndarray,
+        score: np.ndarray,
+        positive: np.ndarray,
+        clients: int,
+        mass: np.ndarray,
     ) -> np.ndarray:  # -> float64[clients]
         """The exact area of each client; NaN where it has none."""
         raise NotImplementedError
@@ -120,9 +130,14 @@ class Auc(RankingArea):
         return float(roc_auc_score(positive, score, sample_weight=times))
 
     def by_client(
-        self, owner: np.ndarray, score: np.ndarray, positive: np.ndarray, clients: int
+        self,
+        owner: np.ndarray,
+        score: np.ndarray,
+        positive: np.ndarray,
+        clients: int,
+        mass: np.ndarray,
     ) -> np.ndarray:
-        return roc_areas(owner, score, positive, clients)
+        return roc_areas(owner, score, positive, clients, mass)
 
 
 @built_in
@@ -144,41 +159,59 @@ class PrAuc(RankingArea):
         return float(average_precision_score(positive, score, sample_weight=times))
 
     def by_client(
-        self, owner: np.ndarray, score: np.ndarray, positive: np.ndarray, clients: int
+        self,
+        owner: np.ndarray,
+        score: np.ndarray,
+        positive: np.ndarray,
+        clients: int,
+        mass: np.ndarray,
     ) -> np.ndarray:
-        return average_precisions(owner, score, positive, clients)
+        return average_precisions(owner, score, positive, clients, mass)
 
 
 def roc_areas(
-    owner: np.ndarray, score: np.ndarray, positive: np.ndarray, clients: int
+    owner: np.ndarray,
+    score: np.ndarray,
+    positive: np.ndarray,
+    clients: int,
+    mass: np.ndarray | None = None,
 ) -> np.ndarray:  # -> float64[clients]
-    """The area of each client, exact: from the mean ranks of its scores (Mann and Whitney).
+    """The area of each client, exact: how often a positive sample has the higher score, ties half.
 
-    scikit-learn's `roc_auc_score` has the same value, in a call of milliseconds per client.
+    By what the samples weigh, where `mass` is given. scikit-learn's `roc_auc_score` has the same
+    value, in a call of milliseconds per client.
 
     >>> roc_areas(np.array([0, 0, 0, 1]), np.array([0.1, 0.4, 0.4, 1.0]), np.array([0, 1, 0, 1]), 2)
     array([0.75,  nan])
     """
     order = np.lexsort((score, owner))
     owner, score, positive = owner[order], score[order], positive[order].astype(bool)
-    size = np.bincount(owner, minlength=clients)
-    first = size.cumsum() - size
+    mass = _relative(mass, owner, clients, order)
     new = np.ones(len(score), dtype=bool)  # begins a run of equal scores of one client
     new[1:] = (score[1:] != score[:-1]) | (owner[1:] != owner[:-1])
-    start = np.flatnonzero(new)
-    end = np.append(start[1:], len(score)) - 1
-    rank = ((start + end) / 2)[new.cumsum() - 1] - first[owner] + 1
-    wins = np.bincount(owner[positive], minlength=clients).astype(float)
-    losses = size - wins
-    total = np.bincount(owner[positive], rank[positive], minlength=clients)
-    pairs = np.where((wins > 0) & (losses > 0), wins * losses, np.nan)
-    return (total - wins * (wins + 1) / 2) / pairs
+    run = new.cumsum() - 1
+    negative = np.where(positive, 0.0, mass)
+    losses = np.bincount(owner, negative, minlength=clients)
+    wins = np.bincount(owner[positive], mass[positive], minlength=clients)
+    before = losses.cumsum() - losses  # negative samples of the clients before
+    tied = np.bincount(run, negative)
+    # negative samples of the same client with a lower score, and half of those with the same
+    below = (tied.cumsum() - tied / 2)[run] - before[owner]
+    total = np.bincount(owner[positive], (mass * below)[positive], minlength=clients)
+    both = (np.bincount(owner[positive], minlength=clients) > 0) & (losses > 0)
+    return total / np.where(both, wins * losses, np.nan)
 
 
 def average_precisions(
-    owner: np.ndarray, score: np.ndarray, positive: np.ndarray, clients: int
+    owner: np.ndarray,
+    score: np.ndarray,
+    positive: np.ndarray,
+    clients: int,
+    mass: np.ndarray | None = None,
 ) -> np.ndarray:  # -> float64[clients]
     """The average precision of each client, exact: equal scores are one threshold.
+
+    By what the samples weigh, where `mass` is given.
 
     >>> client, score = np.array([0, 0, 0, 1]), np.array([0.1, 0.4, 0.4, 1.0])
     >>> average_precisions(client, score, np.array([0, 1, 0, 0]), 2)
@@ -186,18 +219,29 @@ def average_precisions(
     """
     order = np.lexsort((-score, owner))
     owner, score, positive = owner[order], score[order], positive[order].astype(bool)
+    mass = _relative(mass, owner, clients, order)
     last = np.ones(len(score), dtype=bool)  # ends a run of equal scores of one client
     last[:-1] = (score[1:] != score[:-1]) | (owner[1:] != owner[:-1])
-    size = np.bincount(owner, minlength=clients)
-    positives = np.bincount(owner[positive], minlength=clients)
-    first = size.cumsum() - size
-    before = positives.cumsum() - positives  # positive samples of the clients before
+    every = np.bincount(owner, mass, minlength=clients)
+    positives = np.bincount(owner[positive], mass[positive], minlength=clients)
     client = owner[last]
-    ranked = np.flatnonzero(last) + 1 - first[client]  # samples above each threshold
-    hits = positive.cumsum()[last] - before[client]
+    ranked = mass.cumsum()[last] - (every.cumsum() - every)[client]  # above each threshold
+    hits = np.where(positive, mass, 0.0).cumsum()[last]
+    hits -= (positives.cumsum() - positives)[client]
     # sum over thresholds n of (recall_n - recall_(n-1)) * precision_n
     gained = np.diff(hits, prepend=0)
     begins = np.append(True, client[1:] != client[:-1])[: len(client)]
     gained[begins] = hits[begins]
     total = np.bincount(client, gained * hits / ranked, minlength=clients)
     return np.divide(total, positives, out=np.full(clients, np.nan), where=positives > 0)
+
+
+def _relative(
+    mass: np.ndarray | None, owner: np.ndarray, clients: int, order: np.ndarray
+) -> np.ndarray:
+    """Weights in an order, over the mean weight of each owner: sums over all owners stay exact."""
+    if mass is None:
+        return np.ones(len(owner))
+    mass = mass[order]
+    sizes = np.bincount(owner, minlength=clients)
+    return mass * (sizes / np.maximum(np.bincount(owner, mass, minlength=clients), TINY))[owner]

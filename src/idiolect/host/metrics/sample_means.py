@@ -11,16 +11,20 @@ from ...core.knobs import SettingError
 from .catalogue import built_in
 from .metric import EvaluatedSamples, Metric, TargetForm
 
+Terms = tuple[Tensor, Tensor, Tensor]  # owner[m], mass[m], terms[m, columns]
+
 
 # -- of probabilities ------------------------------------------------------------------------------
 class SampleMean(Metric):
     """A mean of one term per sample, or of `columns` terms, and what is made of the means."""
 
+    weighs = True
+
     def columns(self, form: TargetForm) -> int:
         return 1
 
-    def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
-        """(owner[m], terms[m, columns])."""
+    def terms(self, samples: EvaluatedSamples) -> Terms:
+        """(owner[m], mass[m], terms[m, columns])."""
         raise NotImplementedError
 
     def finish(self, means: Tensor) -> Tensor:
@@ -31,9 +35,9 @@ class SampleMean(Metric):
         return 1 + self.columns(form)
 
     def add(self, rows: Tensor, counts: Tensor, samples: EvaluatedSamples) -> None:
-        owner, terms = self.terms(samples)
-        ones = torch.ones(len(owner), 1, dtype=torch.float64)
-        rows.index_add_(0, owner, torch.cat([ones, terms], 1))
+        owner, mass, terms = self.terms(samples)
+        mass = mass.unsqueeze(1)
+        rows.index_add_(0, owner, torch.cat([mass, mass * terms], 1))
 
     def each(self, rows: Tensor) -> Tensor:
         n = rows[:, :1]
@@ -47,9 +51,9 @@ class LogLoss(SampleMean):
     name = "log_loss"
     higher = False
 
-    def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
+    def terms(self, samples: EvaluatedSamples) -> Terms:
         at = samples.labels.unsqueeze(1)
-        return samples.owners, -samples.log_probabilities.gather(1, at)
+        return samples.owners, samples.target_masses, -samples.log_probabilities.gather(1, at)
 
 
 @built_in
@@ -62,11 +66,11 @@ class Brier(SampleMean):
     name = "brier"
     higher = False
 
-    def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
+    def terms(self, samples: EvaluatedSamples) -> Terms:
         p = samples.log_probabilities.exp()
         p[torch.arange(len(p)), samples.labels] -= 1
         squares = p[:, 1:] if samples.form.classes == 2 else p
-        return samples.owners, squares.square().sum(1, keepdim=True)
+        return samples.owners, samples.target_masses, squares.square().sum(1, keepdim=True)
 
 
 BINS = 15
@@ -81,35 +85,45 @@ class CalibrationError(Metric):
 
     name = "calibration_error"
     higher = False
+    weighs = True
 
     def width(self, form: TargetForm) -> int:
-        return 3 * BINS  # samples, confidences and hits of every bin
+        # of every bin: samples, confidences and hits; where samples have weights, sums of weights,
+        # then how many samples there are, and the squares of their weights
+        return (5 if form.weighted else 3) * BINS
 
     def add(self, rows: Tensor, counts: Tensor, samples: EvaluatedSamples) -> None:
         confidence = samples.log_probabilities.exp().amax(1)
         bins = (confidence.nan_to_num(1.0) * BINS).long().clamp(0, BINS - 1)
         at = samples.owners * BINS + bins
         hits = (samples.predicted == samples.labels).double()
-        terms = torch.stack([torch.ones_like(hits), confidence, hits], 1)
-        rows.view(-1, 3).index_add_(0, at, terms)
+        ones, mass = torch.ones_like(hits), samples.target_masses
+        terms = torch.stack([ones, confidence, hits], 1) * mass.unsqueeze(1)
+        if samples.form.weighted:
+            terms = torch.cat([terms, torch.stack([ones, mass.square()], 1)], 1)
+        rows.view(-1, terms.shape[1]).index_add_(0, at, terms)
 
     @staticmethod
     def curve(row: Tensor) -> list[dict[str, float]]:
-        """The reliability curve of one client: the bins that have samples, from low to high."""
+        """The reliability curve of one client: the bins that have samples, from low to high.
+
+        "effective": as how many samples of one weight they say, (sum w)^2 / sum w^2.
+        """
         return [
             {
                 "low": number / BINS,
                 "high": (number + 1) / BINS,
-                "samples": samples,
-                "confidence": confidence / samples,
-                "accuracy": hits / samples,
+                "samples": weights[0] if weights else mass,
+                "confidence": confidence / mass,
+                "accuracy": hits / mass,
+                "effective": mass**2 / weights[1] if weights else mass,
             }
-            for number, (samples, confidence, hits) in enumerate(row.view(BINS, 3).tolist())
-            if samples
+            for number, (mass, confidence, hits, *weights) in enumerate(row.view(BINS, -1).tolist())
+            if mass
         ]
 
     def each(self, rows: Tensor) -> Tensor:
-        bins = rows.view(len(rows), BINS, 3)
+        bins = rows.unflatten(1, (BINS, -1))
         samples = bins[..., 0].sum(1)
         gap = (bins[..., 1] - bins[..., 2]).abs().sum(1)
         return gap / torch.where(samples > 0, samples, torch.nan)
@@ -135,10 +149,10 @@ class TopKAccuracy(SampleMean):
             return f"of {form.classes} classes the {self.k} most probable are all"
         return super().refusal(form)
 
-    def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
+    def terms(self, samples: EvaluatedSamples) -> Terms:
         best = samples.log_probabilities.topk(self.k, 1).indices
         hits = (best == samples.labels.unsqueeze(1)).any(1, keepdim=True)
-        return samples.owners, hits.double()
+        return samples.owners, samples.target_masses, hits.double()
 
 
 @built_in
@@ -184,10 +198,10 @@ class NextWordAccuracy(SampleMean):
     def _special(self, form: TargetForm) -> tuple[int, ...]:
         return form.special if self.ignored is None else self.ignored
 
-    def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
+    def terms(self, samples: EvaluatedSamples) -> Terms:
         words = ~torch.isin(samples.labels, torch.tensor(self._special(samples.form)))
         hits = (samples.predicted == samples.labels)[words]
-        return samples.owners[words], hits.double().unsqueeze(1)
+        return samples.owners[words], samples.target_masses[words], hits.double().unsqueeze(1)
 
 
 # -- of real targets -------------------------------------------------------------------------------
@@ -207,9 +221,9 @@ class Rmse(TargetMean):
 
     name = "rmse"
 
-    def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
+    def terms(self, samples: EvaluatedSamples) -> Terms:
         predicted, targets = samples.values
-        return samples.owner, (predicted - targets).square()
+        return samples.owner, samples.masses, (predicted - targets).square()
 
     def finish(self, means: Tensor) -> Tensor:
         return means.sqrt().mean(-1)
@@ -221,9 +235,9 @@ class Mae(TargetMean):
 
     name = "mae"
 
-    def terms(self, samples: EvaluatedSamples) -> tuple[Tensor, Tensor]:
+    def terms(self, samples: EvaluatedSamples) -> Terms:
         predicted, targets = samples.values
-        return samples.owner, (predicted - targets).abs()
+        return samples.owner, samples.masses, (predicted - targets).abs()
 
 
 @built_in
@@ -237,37 +251,41 @@ class R2(Metric):
     name = "r2"
     needs = "values"
     whole = True
+    weighs = True
     undefined = "fewer than two test samples, or all targets equal"
 
     def width(self, form: TargetForm) -> int:
-        return 1 + 3 * form.targets  # samples; mean, squared distance from it, squared error
+        # samples; what they weigh; mean, squared distance from it, squared error
+        return 2 + 3 * form.targets
 
     def add(self, rows: Tensor, counts: Tensor, samples: EvaluatedSamples) -> None:
         owner = samples.owner
         predicted, targets = samples.values
+
+        weights = samples.masses.unsqueeze(1)
 
         def summed(terms: Tensor) -> Tensor:
             return torch.zeros(len(rows), terms.shape[1], dtype=torch.float64).index_add_(
                 0, owner, terms
             )
 
-        n = summed(torch.ones_like(targets[:, :1]))
-        mean = summed(targets) / n.clamp(min=1)
-        spread = summed((targets - mean[owner]).square())
-        error = summed((predicted - targets).square())
+        n, mass = summed(torch.ones_like(weights)), summed(weights)
+        mean = summed(weights * targets) / torch.where(n > 0, mass, 1)
+        spread = summed(weights * (targets - mean[owner]).square())
+        error = summed(weights * (predicted - targets).square())
         has_samples = n[:, 0] > 0
-        rows[has_samples] = torch.cat([n, mean, spread, error], 1)[has_samples]
+        rows[has_samples] = torch.cat([n, mass, mean, spread, error], 1)[has_samples]
 
     def each(self, rows: Tensor) -> Tensor:
         n = rows[:, :1]
-        _, spread, error = rows[:, 1:].chunk(3, 1)
+        _, spread, error = rows[:, 2:].chunk(3, 1)
         has_value = (n > 1) & (spread > 0)
         return torch.where(has_value, 1 - error / spread, torch.nan).nanmean(1)
 
-    def pooled(self, rows: Tensor, counts: Tensor, sizes: Tensor) -> float:
-        n = rows[:, :1]
-        mean, spread, error = rows[:, 1:].chunk(3, 1)
-        middle = (n * mean).sum(0) / n.sum()
-        spread = (spread + n * (mean - middle).square()).sum(0)
-        total = torch.cat([n.sum(0), middle, spread, error.sum(0)])
+    def pooled(self, rows: Tensor, counts: Tensor, masses: Tensor) -> float:
+        n, mass = rows[:, :1], rows[:, 1:2]
+        mean, spread, error = rows[:, 2:].chunk(3, 1)
+        middle = (mass * mean).sum(0) / mass.sum()
+        spread = (spread + mass * (mean - middle).square()).sum(0)
+        total = torch.cat([n.sum(0), mass.sum(0), middle, spread, error.sum(0)])
         return float(self.each(total.unsqueeze(0))[0])

@@ -236,7 +236,7 @@ def constant_line(
     """
     counted = [*metrics, *parse_metrics("log_loss")] if holdout.data.classes else list(metrics)
     totals: dict[str, float] = {}
-    samples = 0
+    mass = 0.0
     for seed in range(1 if holdout.kind == GIVEN else seeds):
         federation, held_out = holdout.under(seed)
         if not len(held_out):
@@ -244,11 +244,12 @@ def constant_line(
         scores = trivial(federation, loss, counted, split="valid")
         if scores is None:
             return None
+        held_out_mass = float(federation.weight_totals("valid").sum())
         for name, value in summarise(scores).items():
             if isinstance(value, float):
-                totals[name] = totals.get(name, 0.0) + value * len(held_out)
-        samples += len(held_out)
-    figures = {name: total / samples for name, total in totals.items()}
+                totals[name] = totals.get(name, 0.0) + value * held_out_mass
+        mass += held_out_mass
+    figures = {name: total / mass for name, total in totals.items()}
     if holdout.data.classes:
         figures["loss"] = figures.pop("log_loss", math.nan)
     blank = dict.fromkeys(("gain", "low", "high", "bytes"))

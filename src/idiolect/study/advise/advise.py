@@ -22,9 +22,11 @@ from ...host.metrics import TargetForm, check_metrics, form_of, parse_metrics
 from ...host.metrics.catalogue import ALWAYS as SAMPLE_METRICS
 from ...method import Method
 from ...report.progress import Meter, style_of
+from ...report.verdicts import weighed_terms
 from ...run.interrupts import finish_on_interrupt
 from ...run.plan import AnyMethod, AnyModel, Plan, read_federation, read_task
 from ...run.run import run, torch_threads
+from ...run.sample_weights import weights_note
 from ...run.settings import Settings
 from ...run.typed_settings import RunSettings
 from ...task.task import Task
@@ -41,6 +43,7 @@ from .estimate import (
     alternative,
     client_gains,
     decide,
+    kish,
 )
 from .figures import LARGEST, MetricFigures
 from .heterogeneity import Heterogeneity, heterogeneity
@@ -277,6 +280,7 @@ class Inquiry:
                 self.federation.clients,
                 self.holdout.kind == GIVEN,
                 self.settings.seed,
+                self.holdout.weights,
             )
             for m in metrics
         }
@@ -311,6 +315,8 @@ class Inquiry:
                 f"intervals count {plural(len(self.units.owner), 'group')}, not the "
                 f"{self.holdout.samples:,} samples in them"
             )
+        if note := weights_note(self.federation):
+            self.notes.append(note["weights"]["text"])
         of_class = [f.metric for f in self.figures.values() if f.metric.of_positive]
         positive = positive_of(self.federation, self.settings.positive)
         if of_class and positive is not None:
@@ -371,7 +377,7 @@ class Inquiry:
         """The gain of every candidate that federates over Local; their intervals hold together."""
         alone = values[LOCAL]
         federated = [c.label for c in candidates if c.bytes]  # the others send nothing
-        differences = {label: self.units.values(values[label] - alone) for label in federated}
+        differences = {label: self._differences(values[label] - alone) for label in federated}
         level = self.samples.joint_level(list(differences.values()))
         if self.metric in SAMPLE_METRICS:
             return {label: self.samples.gain(d, level) for label, d in differences.items()}
@@ -384,11 +390,31 @@ class Inquiry:
         gains = self.figures[self.metric].gains(answers, LOCAL, mask)
         return {label: replace(gain, level=level) for label, gain in gains.items()}
 
+    def _differences(self, d: np.ndarray, of_clients: bool = False) -> np.ndarray:
+        """Paired differences of units from those of samples, d[seeds, n]: see `Units.values`.
+
+        Where samples have weights, the mean of all units is the weighed mean of all samples, or
+        with `of_clients` that of each client's is the client's.
+        """
+        weights = self.holdout.weights
+        if weights is not None:
+            d = weighed_terms(d, weights, self.holdout.owner if of_clients else None)
+        return self.units.values(d)
+
     @cached_property
     def samples(self) -> HeldOutSamples:
         repeated = self.holdout.kind == GIVEN
-        counted = self.metric == "accuracy" and self.holdout.group is None
-        return HeldOutSamples(self.units.owner, self.federation.clients, repeated, counted)
+        whole = self.holdout.group is None and self.holdout.weights is None
+        counted = self.metric == "accuracy" and whole
+        clients, weights = self.federation.clients, self.holdout.weights
+        if weights is None:
+            return HeldOutSamples(self.units.owner, clients, repeated, counted)
+        effective = kish(weights, self.holdout.owner, clients)
+        return HeldOutSamples(
+            *(self.units.owner, clients, repeated, counted),
+            float(kish(weights, np.zeros_like(self.holdout.owner), 1)[0]) / len(weights),
+            effective,
+        )
 
     @cached_property
     def units(self) -> Units:
@@ -405,8 +431,8 @@ class Inquiry:
         if self.metric != "loss":
             return self.options.tie
         if not self.federation.classes:
-            return self.options.tie * abs(float(np.nanmean(alone)))
-        shares = self.holdout.data.class_counts("train").sum(0).double()
+            return self.options.tie * abs(self.holdout.mean(alone))
+        shares = self.holdout.data.class_totals("train").sum(0)
         shares = shares[shares > 0] / shares.sum()
         return self.options.tie * float(-(shares * shares.log()).sum())
 
@@ -445,7 +471,7 @@ class Inquiry:
             self.notes.append(
                 f"single clients are judged by their loss: no sample has {unit.name} by itself"
             )
-        differences = self.units.values(values[label] - alone)
+        differences = self._differences(values[label] - alone, of_clients=True)
         clients = client_gains(differences, self.samples, self.federation.ids)
         sentences.append(words.gains_of_clients(clients, label))
         return self._advice(
@@ -486,9 +512,9 @@ class Inquiry:
         seeds, half = self.settings.seeds, self.holdout.half
         mask = self.holdout.mask(seeds)
         hits, loss = candidate.scores(seeds, half)
-        shown = {"loss": float(np.nanmean(loss))}
+        shown = {"loss": self.holdout.mean(loss)}
         if self.form.classes:
-            shown["accuracy"] = float(np.nanmean(hits))
+            shown["accuracy"] = self.holdout.mean(hits)
         for name, figures in self.figures.items():
             value = figures.value(candidate.answers(seeds, half), mask)
             shown[name] = value if figures.metric.higher else -value

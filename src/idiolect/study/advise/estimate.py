@@ -119,6 +119,10 @@ class HeldOutSamples:
     clients: int
     repeated: bool  # the same samples under every seed, or folds
     counted: bool = False  # whether samples are right or wrong, or have a loss
+    # of weighted samples: as how many of one weight a sample says in the mean of all, and those of
+    # each client together (Kish 1965)
+    evidence: float = 1.0
+    effective: np.ndarray | None = None  # float64[clients]
 
     def gain(self, d: np.ndarray, level: float = LEVEL) -> Gain:  # d[seeds, n]
         """The mean of paired differences; NaN where a sample was not held out."""
@@ -126,7 +130,7 @@ class HeldOutSamples:
         owner = self.owner[ever_held_out]
         each = _mean(d[:, ever_held_out])  # over seeds
         mean = float(each.mean()) if len(each) else math.nan
-        if len(each) < HELD_OUT_SAMPLES:
+        if self.evidence * len(each) < HELD_OUT_SAMPLES:
             return Gain(mean, math.nan, 0, level)
         count, of_client, spread = by_client(each, owner, self.clients)
         present = count > 0
@@ -138,7 +142,7 @@ class HeldOutSamples:
         else:
             within = pooled(count, spread)
             clients = float((weight**2 * within[present] / count[present]).sum())
-            freedom = int(count.sum()) - m
+            freedom = self._freedom(int(count.sum()), m)
         trainings, repeats = self._trainings(d)
         floor = 2 / (len(each) + 2) ** 2 if self.counted else 0.0
         error = math.sqrt(clients + trainings + floor)
@@ -163,10 +167,16 @@ class HeldOutSamples:
             means = [by_client(row, self.owner[ever_held_out], self.clients)[1] for row in each]
             each = np.array(means)[:, count > 0]
         else:
-            freedom = int(count.sum()) - m
+            freedom = self._freedom(int(count.sum()), m)
         if freedom < 1 or not np.isfinite(each).all() or (each.std(axis=1) == 0).any():
             return LEVEL / len(differences)
         return _joint_level(np.corrcoef(each), freedom)
+
+    def _freedom(self, samples: int, clients: int) -> int:
+        """Degrees of freedom of the variance within so many clients."""
+        if self.evidence == 1.0:
+            return samples - clients
+        return max(1, int(self.evidence * samples) - clients)
 
     def _trainings(self, d: np.ndarray) -> tuple[float, int]:
         """The variance of the gain from training to training, and its degrees of freedom."""
@@ -206,6 +216,16 @@ class HeldOutSamples:
         if not self.repeated:
             between = between - np.nanmean(samples[:, several], axis=0)
         return max(0.0, float(between.mean()))
+
+
+def kish(weights: np.ndarray, owner: np.ndarray, clients: int) -> np.ndarray:  # -> [clients]
+    """As how many samples of one weight those of each client say (Kish 1965).
+
+    >>> kish(np.array([1.0, 3.0, 5.0, 5.0]), np.array([0, 0, 1, 1]), 2).tolist()
+    [1.6, 2.0]
+    """
+    total, squares = (np.bincount(owner, w, minlength=clients) for w in (weights, weights**2))
+    return total**2 / np.where(squares > 0, squares, 1.0)
 
 
 def beyond_samples(between: float, samples: float, seeds: int) -> float:
@@ -274,7 +294,8 @@ def client_gains(
     each = _mean(d[:, ever_held_out])
     seeds = np.maximum(_seeds(d, samples), 1)
     trainings = samples.training_variance(d) / seeds
-    return judged_clients(each, samples.owner[ever_held_out], ids, samples.counted, trainings)
+    owner = samples.owner[ever_held_out]
+    return judged_clients(each, owner, ids, samples.counted, trainings, samples.effective)
 
 
 def _seeds(d: np.ndarray, samples: HeldOutSamples) -> np.ndarray:

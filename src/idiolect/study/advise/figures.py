@@ -36,6 +36,7 @@ class MetricFigures:
     clients: int
     repeated: bool  # the same samples under every seed, or folds
     seed: int = 0  # of the bootstrap
+    weights: np.ndarray | None = None  # float64[n]: how much each sample counts; None: all alike
 
     def value(self, answers: np.ndarray, mask: np.ndarray) -> float:
         """Higher is better: answers[seeds, n, ...], of the samples in mask[seeds, n]."""
@@ -53,11 +54,12 @@ class MetricFigures:
         place = torch.from_numpy(at)
         owner = torch.zeros(len(at), dtype=torch.int64)
         outputs = torch.from_numpy(answers[at])
-        samples = EvaluatedSamples(owner, outputs, self.targets[place], self.form)
+        weights = None if self.weights is None else torch.from_numpy(self.weights[at])
+        samples = EvaluatedSamples(owner, outputs, self.targets[place], self.form, weights)
         rows = torch.zeros(1, self.metric.width(self.form), dtype=torch.float64)
-        counts = torch.zeros(*self.metric.shape(self.form), dtype=torch.int64)
+        counts = torch.zeros(*self.metric.shape(self.form), dtype=self.form.counts_dtype)
         self.metric.add(rows, counts, samples)
-        value = self.metric.pooled(rows, counts, torch.tensor([len(at)]))
+        value = self.metric.pooled(rows, counts, samples.masses.sum().unsqueeze(0))
         return value if self.metric.higher else -value
 
     def gains(

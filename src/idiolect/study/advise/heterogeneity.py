@@ -80,7 +80,8 @@ def heterogeneity(
     clients = ((sizes >= LEAST) & torch.stack(sound).all(0)).nonzero().flatten()
     if len(clients) < 2:
         return None
-    p = (sizes[clients] / sizes[clients].sum()).double()
+    masses = trained[0][1].weight_totals("train").view(-1, 2).sum(1)[clients]
+    p = (masses.float() / masses.sum().float()).double()
     splits = [_one_split(x, halves, clients, p, task, seed) for x, halves in trained]
     plain = torch.stack([one for one, _ in splits]).mean(0)
     by_risk = [risk for _, risk in splits if risk is not None]

@@ -31,6 +31,7 @@ from ...data.splits import fold_counts, group_ranks
 from ...method import Method
 from ...methods import label_of
 from ...report.captions import diverged
+from ...report.verdicts import weighed_terms
 from ...run.plan import Plan
 from ...run.result import Result
 from ...run.run import run
@@ -61,6 +62,7 @@ def _rows(federation: Federation, index: Tensor) -> Federation:
         targets=map_tree(chosen, federation.targets),
         sequences=federation.sequences and federation.sequences.of(index),
         groups=None if federation.groups is None else federation.groups[index],
+        weights=None if federation.weights is None else federation.weights[index],
     )
 
 
@@ -76,6 +78,7 @@ class Holdout:
     _fold: np.ndarray  # int64[n]: in which fold it is
     _folds: np.ndarray  # int64[clients]: how many folds each client has
     group: np.ndarray | None = None  # int64[n]: samples of one group say the same, as a patient's
+    weights: np.ndarray | None = None  # float64[n]: how much each counts; None: all alike
 
     @classmethod
     def of(cls, federation: Federation, kind: str, seed: int, seeds: int = FOLDS) -> Holdout:
@@ -109,7 +112,16 @@ class Holdout:
         rank = _ranks(data, owner, count, seed, group=group)
         fold = rank % np.maximum(folds, 1)[owner]
         half = (rank // np.maximum(folds, 1)[owner] + owner) % 2 == 1
-        return cls(data, kind, owner, half, rows, fold, folds, group)
+        weights = None if data.weights is None else data.weights.numpy()[rows]
+        if weights is not None and (weights == weights[:1]).all():
+            weights = None  # they say nothing
+        return cls(data, kind, owner, half, rows, fold, folds, group, weights)
+
+    def mean(self, values: np.ndarray) -> float:
+        """The mean of values[..., n] by the weights of the samples, of those that are not NaN."""
+        weights = np.ones(self.samples) if self.weights is None else self.weights
+        counted = np.where(np.isnan(values), 0.0, weights).sum()
+        return float(np.nansum(values * weights) / counted) if counted else math.nan
 
     @property
     def samples(self) -> int:
@@ -389,6 +401,8 @@ class Trainer:
         for power in candidate.grid:
             with np.errstate(invalid="ignore"):  # models that diverged
                 d = mine - self._values(candidate.outcomes[power, 0][:, held_out])
+            if self.holdout.weights is not None:
+                d = weighed_terms(d, self.holdout.weights[held_out])
             if np.isfinite(d).all() and d.mean() <= 2 * d.std() / math.sqrt(len(d)):
                 behind[power] = float(d.mean())
         nearest = sorted(behind, key=lambda power: (power != best, behind[power]))[:FINALISTS]
@@ -416,11 +430,11 @@ class Trainer:
         mask = self.holdout.mask(seeds) & (True if samples is None else samples)
 
         def key(power: int) -> tuple[float, float, int]:
-            scores = np.stack([candidate.outcomes[power, s] for s in range(seeds)], axis=1)[:, mask]
-            if not mask.any() or not np.isfinite(scores[1]).all():
+            scores = np.stack([candidate.outcomes[power, s] for s in range(seeds)], axis=1)
+            if not mask.any() or not np.isfinite(scores[1][mask]).all():
                 return -math.inf, -math.inf, -abs(power)
-            loss = scores[1].astype(np.float64).mean()
-            value = float(self._values(scores).mean())
+            loss = self.holdout.mean(np.where(mask, scores[1].astype(np.float64), math.nan))
+            value = self.holdout.mean(np.where(mask, self._values(scores), math.nan))
             if self.figures is not None:
                 answers = np.stack([candidate.outputs[power, s] for s in range(seeds)])
                 value = self.figures.value(answers, mask)
