@@ -20,14 +20,6 @@ from study.tiny_jobs import Square
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
-@pytest.fixture(autouse=True)
-def heard():
-    """SIGHUP, which a process started by nohup ignores."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.fixture
 def send(monkeypatch):
     """A function that sends a signal to this process after so many rounds in all."""
