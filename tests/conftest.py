@@ -17,7 +17,7 @@ import torch
 
 @pytest.fixture(scope="session")
 def caches(tmp_path_factory):
-    """Names of folders for data, none of which exists: a folder for every test would take longer."""
+    """Names of folders for data, none of which exists: making one for every test takes long."""
     folder = tmp_path_factory.mktemp("caches")
     return (str(folder / str(number)) for number in itertools.count())
 
