@@ -28,6 +28,7 @@ from .read.arrays import from_arrays
 from .read.datasets import read_datasets
 from .read.ids import ClientId, plain_id, unknown_client
 from .splits import SPLITS, offsets_of
+from .subgroups import Subgroups
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Federation:
     special: tuple[int, ...] = ()  # classes that are no words: padding, unknown, begin, end
     # int64[n]: samples of one number belong together (one patient), on one side of every split
     groups: Tensor | None = None
+    subgroups: tuple[Subgroups, ...] = ()  # what figures are given for, a label per sample
 
     def __str__(self) -> str:
         from .describe import describe
@@ -241,6 +243,7 @@ the nearest is 13
             targets=map_tree(take, self.targets),
             sequences=self.sequences and self.sequences.of(index),
             groups=None if self.groups is None else take(self.groups),
+            subgroups=tuple(column.map(take) for column in self.subgroups),
             offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )
@@ -351,6 +354,8 @@ the nearest is 13
           of a column at most. `dates`: "refuse", "drop" or "days" (since 1970-01-01).
         - `group` names a column whose values (patients) stay on one side of every split; `time` a
           column by which each client's last rows test. Neither is a feature.
+        - `subgroup` names columns (sex, region) of at most 20 values: a run gives its figures for
+          each value. They stay features unless `drop` names them.
         - `valid`, `test`, `seed`: as in `from_arrays`.
         - `preparation` and `class_names` of another federation read new data as those were read.
 
@@ -465,6 +470,7 @@ class Census(Federation):
             data.class_names,
             data.preparation,
             special=data.special,
+            subgroups=tuple(column.map(lambda t: blank(t, len(t))) for column in data.subgroups),
             **more,
         )
 
@@ -479,6 +485,7 @@ class Census(Federation):
             self,
             inputs=map_tree(lambda t: blank(t, total), self.inputs),
             targets=map_tree(lambda t: blank(t, total), self.targets),
+            subgroups=tuple(column.map(lambda t: blank(t, total)) for column in self.subgroups),
             offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )

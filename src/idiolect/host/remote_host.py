@@ -20,8 +20,9 @@ from ..core.types import State
 from ..data.federation import Census, Federation
 from .calls import MOST_COUNTED, Call
 from .host import Host, HostSettings
-from .metrics import EvaluatedSamples, TargetForm
+from .metrics import EvaluatedSamples, TargetForm, form_of
 from .scores import Scores
+from .subgroups import SubgroupScores, check_counts
 
 
 class HostLike(Protocol):
@@ -155,6 +156,13 @@ class RemoteHost:
 
     def unreported(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         return self._local.unreported(wire_ids, splits)
+
+    def check_subgroups(self, scores: SubgroupScores) -> None:
+        """ValueError for figures by subgroup of another shape than these data have."""
+        data = self._local.data
+        form = form_of(data, self._local.contract.task.criterion)
+        clients, metrics = len(scores.wire_ids), self.settings.metrics
+        check_counts(scores.columns, data.subgroups, clients, metrics, form)
 
     def most_bytes(self) -> int:
         return self._local.most_bytes()

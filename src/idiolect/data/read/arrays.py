@@ -13,6 +13,7 @@ from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import leaves
 from ..splits import SPLITS, offsets_of, read_groups, read_times, split_samples
+from ..subgroups import read_subgroups
 from .convert import (
     RaggedSamples,
     check_memory,
@@ -49,6 +50,7 @@ def from_arrays(
     special: Sequence[int] = (),
     group: Any = None,
     time: Any = None,
+    subgroup: Any = None,
     scale_images: bool = True,
     channels: str = "auto",
     ragged: str = "mask",
@@ -87,7 +89,8 @@ def from_arrays(
     `test` of each client's samples are drawn at random for testing, then `valid` of the rest
     for validation (the papers' 80/20, twice). `group` is what each sample is of (a patient, a
     device): samples of one stay on one side of every split. `time` (a number or date per sample)
-    has each client's last samples test, and those before them validate.
+    has each client's last samples test, and those before them validate. `subgroup` (an entry per
+    sample such as "f" or "m", or a dict of such columns by name) has figures given for each value.
 
     >>> from idiolect import Federation
     >>> sites = ["a", "a", "b", "b"]
@@ -113,6 +116,7 @@ def from_arrays(
             raise SettingError(f"{key} must be a share in [0, 1), got {share!r}")
     groups = None if group is None else read_groups(group, n)
     times = None if time is None else read_times(time, n)
+    subgroups = read_subgroups(subgroup, n)
     part = split_samples(client, split, valid, test, seed, groups, times)
     order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
     counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids)).reshape(3, -1)
@@ -137,6 +141,7 @@ def from_arrays(
         sequences=sequences and sequences.of(torch.from_numpy(order)),
         special=check_special(special, y.classes),
         groups=None if groups is None else torch.from_numpy(groups[order]),
+        subgroups=tuple(column.map(lambda t: t[torch.from_numpy(order)]) for column in subgroups),
     )
 
 

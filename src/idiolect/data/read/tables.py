@@ -46,6 +46,7 @@ from ..prepare.columns import (
 from ..prepare.fit import TableSamples, extend, fit, say_clients, say_preparation, some
 from ..prepare.preparation import MISSING, SCALES
 from ..splits import SPLITS, Shares, read_groups, read_times, split_samples, unit_owners
+from ..subgroups import MOST_VALUES, Subgroups
 from .ids import name_form, plain_id, read_ids
 from .targets import read_target_column
 
@@ -119,6 +120,13 @@ class TableOptions(Shares):
         "",
         "column of times: each client's last rows test, those before them validate; never a "
         "feature; empty: drawn at random",
+    )
+    subgroup: tuple[str, ...] = knob(
+        (),
+        f"columns of at most {MOST_VALUES} values (sex, region), with commas: figures are given for "
+        "each value; still features, unless dropped",
+        parse=read_names,
+        write=write_names,
     )
     merge_names: bool = knob(False, "client ids that differ only in case or spaces are one client")
     exclude_clients: tuple[str, ...] = knob(
@@ -212,10 +220,12 @@ def read_table(
         clients,
         split=np.array(SPLITS)[samples.part],
         group=samples.group,
+        subgroup={name: samples.frame[name].to_numpy() for name in options.subgroup} or None,
         kind="classes" if labels else "values",
         classes=len(labels) or None,
         name=name,
     )
+    _say_subgroups(federation.subgroups, prepared)
     return replace(federation, class_names=labels, preparation=prepared)
 
 
@@ -343,6 +353,14 @@ def check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:
         other = next(r for r, n in roles.items() if n == name)
         if other != role:
             raise SettingError(f"{role}: {name!r} is the column of the {other} too; name another")
+    for name in options.subgroup:
+        find(name, "subgroup", columns)
+        if name in roles.values():
+            role = next(r for r, n in roles.items() if n == name)
+            raise SettingError(
+                f"subgroup: {name!r} is the column of the {role}; name a column that says something "
+                "else of a row"
+            )
     if not len(frame):
         raise SettingError("the table is empty: it has columns, but no rows")
     return roles
@@ -548,6 +566,16 @@ def _say_groups(name: str, group: np.ndarray, client: np.ndarray) -> None:
     if shared:
         text += f"; {shared:,} have rows of several clients, on the same side in all of them"
     note(text)
+
+
+def _say_subgroups(subgroups: Sequence[Subgroups], prepared: Preparation) -> None:
+    """Whether columns of subgroups are inputs as well."""
+    features = {column.name for column in prepared.columns}
+    for column in subgroups:
+        is_input = "an input too" if column.name in features else "no input"
+        change = f"; {option('drop', column.name)} leaves it out" if column.name in features else ""
+        values = plural(len(column.labels), "value")
+        note(f"subgroup: figures by {column.name!r} ({values}), which is {is_input}{change}")
 
 
 def _without_missing(samples: TableSamples, kinds: dict[str, str], missing: str) -> TableSamples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -30,12 +31,19 @@ class Own(Metric):
     needs = "any"
     whole = True
     over = "clients"
+    strict = True  # whether a function that fails ends the run
 
     def __init__(self, function: Any, name: str = ""):
         self.function = function
         self.name = name or _name(function)
         self.higher = _higher(function, self.name)
         self.call = _caller(function)
+
+    def lenient(self) -> Own:
+        """The same, for which a client has no value where the function fails, whatever it raises."""
+        other = copy.copy(self)
+        other.strict = False
+        return other
 
     def width(self, form: TargetForm) -> int:
         return 1
@@ -47,8 +55,12 @@ class Own(Metric):
         except ValueError:
             return math.nan
         except SettingError:
+            if not self.strict:
+                return math.nan
             raise
         except Exception as error:  # whatever a user's function raises
+            if not self.strict:
+                return math.nan
             reason = first_line(error)
             raise SettingError(
                 f"metrics: {self.name} failed on {len(samples.owner)} samples: {reason}; {CALLED}"

@@ -241,7 +241,7 @@ class Tally:
         """A piece of the samples of all clients, in their order; clients may go on in the next."""
         keep = self.wanted[owner]
         if not bool(keep.all()):
-            owner, outputs, targets = _chosen(keep, owner, outputs, targets)
+            owner, outputs, targets = chosen(keep, owner, outputs, targets)
         outputs, targets = map_tree(plain, outputs), map_tree(plain, targets)
         if not len(owner):
             return
@@ -254,9 +254,9 @@ class Tally:
         if bool(last.all()):
             self._waiting.append((owner, outputs, targets))
             return
-        self._waiting.append(_chosen(~last, owner, outputs, targets))
+        self._waiting.append(chosen(~last, owner, outputs, targets))
         self._complete()
-        self._waiting.append(_chosen(last, owner, outputs, targets))
+        self._waiting.append(chosen(last, owner, outputs, targets))
 
     def add_padded(self, rows: Tensor, outputs: Tree, targets: Tree, exists: Tensor) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
@@ -300,7 +300,8 @@ def plain(t: Tensor) -> Tensor:
     return t.detach().cpu()
 
 
-def _chosen(keep: Tensor, owner: Tensor, outputs: Tree, targets: Tree) -> tuple[Tensor, Tree, Tree]:
+def chosen(keep: Tensor, owner: Tensor, outputs: Tree, targets: Tree) -> tuple[Tensor, Tree, Tree]:
+    """The samples at which keep[n] holds."""
     at = keep.nonzero().squeeze(1)
 
     def cut(t: Tensor) -> Tensor:

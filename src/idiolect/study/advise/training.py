@@ -61,6 +61,7 @@ def _rows(federation: Federation, index: Tensor) -> Federation:
         targets=map_tree(chosen, federation.targets),
         sequences=federation.sequences and federation.sequences.of(index),
         groups=None if federation.groups is None else federation.groups[index],
+        subgroups=tuple(column.map(lambda t: t[index]) for column in federation.subgroups),
     )
 
 
