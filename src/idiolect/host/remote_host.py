@@ -136,6 +136,11 @@ class RemoteHost:
             self._load_data = None
         return self._local
 
+    @property
+    def data(self) -> Federation:
+        """The samples of its clients, in this process."""
+        return self.local.data
+
     def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:
         return self.local.personal(version, message, wire_id)
 

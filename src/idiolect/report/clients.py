@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from ..core.columns import LONGEST, Column, FittedTable, render
 from ..core.documents import plain
 from ..core.knobs import SettingError
-from ..core.text import shown
+from ..core.text import plural, shown
 from ..core.types import leaves
 from .format import count, number, signed
 from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients
@@ -71,6 +71,7 @@ class ClientsView:
     samples: dict[str, int]  # test samples of every client
     without: int  # clients that have no value: no test samples, or the metric is not defined
     constant: str = "majority class"  # what a constant answer is here
+    groups: dict[str, int] = field(default_factory=dict)  # of these samples; {} without groups
 
     @property
     def ordered(self) -> list[str]:
@@ -96,6 +97,7 @@ class ClientsView:
                 "client": name,
                 "place": place,
                 "samples": self.samples[name],
+                **({"groups": self.groups[name]} if self.groups else {}),
                 "values": {s.name: s.values.get(name, math.nan) for s in self.served},
                 **_gain_figures(first.gains.get(name)),
                 "over_constant": first.over_constant.get(name),
@@ -139,22 +141,26 @@ class ClientsView:
         if any(s.gains for s in self.served):
             columns += [Column(word, 0, counted(word)) for word in ("gain", "lose")]
             columns.append(Column("cannot tell", 4, counted("cannot_tell")))
-        title = f"{self.figure} of {len(self.ordered):,} clients, each on its own test data"
+        clients = plural(len(self.ordered), "client")
+        title = f"{self.figure} of {clients}, each on its own test data"
         return FittedTable(columns, rows, title, self._note())
 
     def _note(self) -> str:
         notes = []
         if any(s.gains for s in self.served):
+            units = "groups of test samples" if self.groups else "test samples"
             notes.append(
                 "gain, lose, cannot tell: clients, against Local with as many gradients, by paired "
-                "tests on their test samples (5 % of those called may be wrong)"
+                f"tests on their {units} (5 % of those called may be wrong)"
             )
         if any(s.over_constant for s in self.served):
             notes.append(
                 f"below {self.constant}: clients that one constant answer, their own, serves better"
             )
         if self.without:
-            notes.append(f"{self.without:,} clients have no value: no test data, or not defined")
+            have = "has" if self.without == 1 else "have"
+            clients = plural(self.without, "client")
+            notes.append(f"{clients} {have} no value: no test data, or not defined")
         return "\n".join(notes)
 
     def _clients(self) -> FittedTable:
@@ -164,6 +170,8 @@ class ClientsView:
             Column("place", 90, lambda r: r["place"]),
             Column("test samples", 91, lambda r: count(r["samples"])),
         ]
+        if self.groups:
+            columns.append(Column("groups", 91.5, lambda r: count(r["groups"])))
         several = len(self.served) > 1
         for at, s in enumerate(self.served):
             # the first and the last (Local, where it is there) stay longest
@@ -210,7 +218,7 @@ def clients_view(result: Any, local: Any = None) -> ClientsView:
         local = max(alone, key=_gradients, default=None)
     # Local is what the others are measured by: it stands last, unless it stands alone
     order = sorted(range(len(results)), key=lambda i: results[i].record.method == "local")
-    names = _short_names([results[i].record.method for i in order])
+    names = short_names([results[i].record.method for i in order])
     records = [results[i].record for i in order]
     record = records[0]
     figure = record.figure
@@ -228,7 +236,7 @@ def clients_view(result: Any, local: Any = None) -> ClientsView:
     samples = {str(row["client"]): int(row["test_samples"]) for row in rows}
     constant = "majority class" if figure == "accuracy" else "constant answer"
     without = len(rows) - len(served[0].values)
-    return ClientsView(figure, higher, served, samples, without, constant)
+    return ClientsView(figure, higher, served, samples, without, constant, _groups(record))
 
 
 def _value_column(heading: str, s: Served, rank: int) -> Column:
@@ -248,10 +256,10 @@ def _names(record: Any) -> list[str]:
     return [str(row["client"]) for row in record.seeds[0].clients]
 
 
-def _short_names(methods: Sequence[str]) -> list[str]:
+def short_names(methods: Sequence[str]) -> list[str]:
     """A name of each row that no other has.
 
-    >>> _short_names(["fedavg", "local", "local"])
+    >>> short_names(["fedavg", "local", "local"])
     ['fedavg', 'local 1', 'local 2']
     """
     times = Counter(methods)
@@ -300,23 +308,34 @@ def _gains(result: Any, local: Any, figure: str, higher: bool) -> dict[str, Clie
     names = [name for name in _names(result.record) if name in differences]
     sizes = {str(row["client"]): row["test_samples"] for row in result.record.seeds[0].clients}
     counted = figure == "accuracy"
+    groups = _groups(result.record)
+    group = None
     try:
-        each, owner = _paired(result, local, figure, names)
+        each, owner, group = _paired(result, local, figure, names)
     except SettingError:
-        each, owner = _unpaired(values, theirs, sizes, names, counted)
-    judged = judged_clients(each, owner, names, counted)
+        # which samples are of one group the record does not say
+        each, owner = _unpaired(values, theirs, sizes, names, counted and not groups)
+    judged = judged_clients(each, owner, names, counted, group=group)
     return {
-        name: replace(gain, gain=differences[name], samples=sizes[name])
+        name: replace(
+            gain, gain=differences[name], samples=sizes[name], groups=groups.get(name)
+        )
         for name, gain in zip(names, judged, strict=True)
     }
 
 
+def _groups(record: Any) -> dict[str, int]:
+    """How many groups (patients) the test samples of every client are of; {} without groups."""
+    rows = record.seeds[0].clients
+    return {str(row["client"]): int(row["test_groups"]) for row in rows if "test_groups" in row}
+
+
 def _paired(
     result: Any, local: Any, figure: str, names: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The difference of each test sample, the mean over seeds, and the position of its client.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The difference of each test sample, the mean over seeds; its client's position, its group.
 
-    Of a figure that no single sample has, that of the loss.
+    Of a figure that no single sample has, that of the loss. None without groups.
     """
     seeds = [seed.seed for seed in result.record.seeds]
     by_seed = []
@@ -332,7 +351,9 @@ def _paired(
         raise SettingError("clients: their samples are not at one host")
     place = {name: at for at, name in enumerate(names)}
     owner = np.repeat([place.get(name, -1) for name in everyone], sizes)
-    return each[owner >= 0], owner[owner >= 0]
+    data = result.session(seeds[0]).hosts[0].data
+    group = None if data.groups is None else data.groups_of("test").numpy()[owner >= 0]
+    return each[owner >= 0], owner[owner >= 0], group
 
 
 def _samples(result: Any, seed: int, figure: str) -> np.ndarray:

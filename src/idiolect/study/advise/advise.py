@@ -445,8 +445,11 @@ class Inquiry:
             self.notes.append(
                 f"single clients are judged by their loss: no sample has {unit.name} by itself"
             )
-        differences = self.units.values(values[label] - alone)
-        clients = client_gains(differences, self.samples, self.federation.ids)
+        rows = replace(
+            self.samples, owner=self.holdout.owner, counted=self.metric == "accuracy"
+        )
+        difference = values[label] - alone
+        clients = client_gains(difference, rows, self.federation.ids, self.holdout.group)
         sentences.append(words.gains_of_clients(clients, label))
         return self._advice(
             decision,
