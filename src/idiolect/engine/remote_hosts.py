@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.text import note
+from ..core.text import note, plural
 from ..host import calls
 from ..host.calls import Call
 from ..host.remote_host import HostLike, RemoteHost, SiteProxy
@@ -149,9 +149,7 @@ class RemoteHosts:
     ) -> list[SubgroupScores]:
         clients = {n: _among(wire_ids, host) for n, host in enumerate(self.hosts)}
         clients = {n: ids for n, ids in clients.items() if len(ids)}
-        frames = {
-            n: calls.subgroups_call(version, down, ids, shared) for n, ids in clients.items()
-        }
+        frames = {n: calls.subgroups_call(version, down, ids, shared) for n, ids in clients.items()}
         self.calls.open()
         parts = []
         for n, reply in self.calls.ask(frames, limited=False):
@@ -209,7 +207,7 @@ class RemoteHosts:
         clients = len(self.hosts[n].wire_ids)
         note(
             f"host {n + 1} of {len(self.hosts)} is lost: rounds and evaluations continue without "
-            f"its {clients:,} clients until it replies"
+            f"its {plural(clients, 'client')} until it replies"
         )
 
 

@@ -332,9 +332,7 @@ def subgroups_reply(scores: SubgroupScores) -> Call:
     return Call("subgroups", {"columns": list(scores.columns)}, tensors)
 
 
-def read_subgroups_reply(
-    call: Call, wire_ids: Tensor, metrics: Sequence[Metric]
-) -> SubgroupScores:
+def read_subgroups_reply(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> SubgroupScores:
     """The inverse, of a host that has these clients."""
     call.expect_kind("subgroups")
     expect_fields(call.facts, {"columns": list[str]})

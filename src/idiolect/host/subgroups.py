@@ -30,6 +30,7 @@ BLOCKS = 20
 MOST_NUMBERS = 1 << 25  # that the blocks of a column may take; beyond, metrics have no interval
 MOMENTS = 9  # per figure, client and subgroup: see `_moments`
 FIGURES = ("accuracy", "loss")
+SUMS = ("samples", "units", "alone", "moments")  # of clients: fields of ColumnCounts
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class ColumnCounts:
 
     def tensors(self) -> State:
         """All of them, by name: for the wire."""
-        plain = {name: getattr(self, name) for name in ("samples", "units", "alone", "moments")}
+        plain = {name: getattr(self, name) for name in SUMS}
         return plain | prefixed(self.rows, "rows.") | prefixed(self.counts, "counts.")
 
     @classmethod
@@ -59,10 +60,10 @@ class ColumnCounts:
         """The inverse, of unknown origin: ValueError for what no host counts."""
         names = [m.name for m in metrics]
         rows, counts = under(tensors, "rows."), under(tensors, "counts.")
-        plain = [tensors.get(name) for name in ("samples", "units", "alone", "moments")]
-        if list(rows) != names or list(counts) != names or any(t is None for t in plain):
+        plain = {name: t for name, t in tensors.items() if name in SUMS}
+        if sorted(plain) != sorted(SUMS) or {*rows} != {*names} or {*counts} != {*names}:
             raise ValueError("subgroups: some figures are missing, or others came")
-        return cls(*plain, rows, counts)  # type: ignore[arg-type]
+        return cls(**plain, rows=rows, counts=counts)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class SubgroupScores:
             each = [part.columns[name] for part in parts]
             tensors = {
                 key: torch.cat([getattr(one, key) for one in each])[order]
-                for key in ("samples", "units", "alone", "moments")
+                for key in SUMS
             }
             rows = {
                 m: torch.cat([one.rows[m] for one in each], 2)[:, :, order] for m in each[0].rows

@@ -317,9 +317,7 @@ def _gains(result: Any, local: Any, figure: str, higher: bool) -> dict[str, Clie
         each, owner = _unpaired(values, theirs, sizes, names, counted and not groups)
     judged = judged_clients(each, owner, names, counted, group=group)
     return {
-        name: replace(
-            gain, gain=differences[name], samples=sizes[name], groups=groups.get(name)
-        )
+        name: replace(gain, gain=differences[name], samples=sizes[name], groups=groups.get(name))
         for name, gain in zip(names, judged, strict=True)
     }
 

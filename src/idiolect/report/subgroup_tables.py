@@ -27,7 +27,7 @@ Row = dict[str, Any]
 class SubgroupsView:
     """Figures by subgroup under one method or several. It prints itself, and fits the terminal."""
 
-    rows: list[Row]  # of all methods: see report.subgroups.over_seeds; with `method` and its short `name`
+    rows: list[Row]  # as `over_seeds` has them, with `method` and its short `name`
     figure: str  # the one that the run is about
     higher: bool  # whether higher is better
     inputs: dict[str, bool]  # column -> whether it is an input too; {} where nobody knows

@@ -32,7 +32,7 @@ from ..data.subgroups import Subgroups
 from ..host.metrics import Metric
 from ..host.metrics.custom import Own
 from ..host.scores import Z, wilson
-from ..host.subgroups import BLOCKS, FIGURES, ColumnCounts, SubgroupScores
+from ..host.subgroups import BLOCKS, FIGURES, SUMS, ColumnCounts, SubgroupScores
 from .verdicts import CANNOT_TELL, CLIENT_SAMPLES, LEVEL, moderated
 
 BETTER = "better"
@@ -102,8 +102,7 @@ def subgroup_figures(
 
 def _everyone(counted: ColumnCounts) -> ColumnCounts:
     """All clients as one, for what is a sum over them."""
-    names = ("samples", "units", "alone", "moments")
-    return replace(counted, **{n: getattr(counted, n).sum(0, keepdim=True) for n in names})
+    return replace(counted, **{n: getattr(counted, n).sum(0, keepdim=True) for n in SUMS})
 
 
 def _lines(
@@ -160,9 +159,8 @@ def _sample_figures(
             _Part.of(rest, units[:, -1:] - alone[:, :-1], samples[:, -1:] - samples[:, :-1]),
         )
         interval = _proportions if name == "accuracy" else _means
-        estimates = [interval(part, grouped) for part in parts]
-        common = _correlation(own, *parts)
-        figures[name] = (estimates[0], _difference(*estimates, common))
+        mine, others = (interval(part, grouped) for part in parts)
+        figures[name] = (mine, _difference(mine, others, _correlation(own, *parts)))
     return figures
 
 
@@ -277,9 +275,7 @@ def _metric_figures(
     return figures
 
 
-def _jackknifed(
-    counted: ColumnCounts, m: Metric, subgroups: int
-) -> tuple[_Estimates, _Estimates]:
+def _jackknifed(counted: ColumnCounts, m: Metric, subgroups: int) -> tuple[_Estimates, _Estimates]:
     every = range(subgroups)
     blocks = range(1, BLOCKS + 1) if counted.rows[m.name].shape[1] > 1 else range(0)
     value = np.full((1, subgroups), math.nan)

@@ -114,7 +114,7 @@ def judged_clients(
 
 
 def _sign_test(each: np.ndarray, owner: np.ndarray, clients: int) -> np.ndarray:
-    """Two-sided p-values of the exact sign test on samples (or groups) that speak for one of two."""
+    """Two-sided p-values of the exact sign test on units that one of the two has right."""
     from scipy.special import bdtr
 
     better = np.bincount(owner[each > 0], minlength=clients)

@@ -217,7 +217,7 @@ class Record:
         return [{"seed": s.seed, **row} for s in self.seeds for row in s.reliability]
 
     def subgroups_table(self) -> list[dict[str, Any]]:
-        """One row per seed, model, subgroup, client (or "" for all) and figure, for subgroups.csv."""
+        """One row per seed, model, subgroup, client ("" for all) and figure, for subgroups.csv."""
         first = ("model", "column", "subgroup")
         return [
             {"seed": s.seed, **{n: row[n] for n in first}, "client": row.get("client", "")} | row

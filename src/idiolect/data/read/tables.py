@@ -374,7 +374,9 @@ def _with_target(frame: pd.DataFrame, target: str) -> pd.DataFrame:
         return frame
     if lacks.all():
         raise SettingError(f"target: column {target!r} is empty in every row")
-    note(f"{int(lacks.sum()):,} rows without a target ({target!r}) are dropped")
+    count = int(lacks.sum())
+    are = "is" if count == 1 else "are"
+    note(f"{plural(count, 'row')} without a target ({target!r}) {are} dropped")
     rest = frame[~lacks]
     column = rest[target]
     whole = column.dtype.kind == "f" and bool((column % 1 == 0).all())
@@ -389,7 +391,8 @@ def _merge_clients(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
         spellings = column.map(spelling_of(column), na_action="ignore")
         changed = int((spellings != column)[column.notna()].sum())
         if changed:
-            note(f"client: {changed:,} rows get another spelling of their client id (merge_names)")
+            rows = plural(changed, "row")
+            note(f"client: another spelling of the client id in {rows} (merge_names)")
         frame = frame.assign(**{options.client: spellings})
         column = spellings
     if options.exclude_clients:
@@ -477,7 +480,8 @@ def _without_copies(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
         return frame
     twice = copies(frame, options, across=options.duplicates == "drop-across")
     if twice.any():
-        note(f"{int(twice.sum()):,} rows that repeat an earlier one are dropped (duplicates)")
+        count = plural(int(twice.sum()), "row")
+        note(f"{count} dropped, which repeat an earlier one (duplicates)")
     return frame[~twice]
 
 
@@ -606,7 +610,9 @@ def _without_missing(samples: TableSamples, kinds: dict[str, str], missing: str)
     complete = samples.only(~rows)
     lost = len(samples.ids) - len(complete.ids)
     lost_text = f", and with them all samples of {plural(lost, 'client')}" if lost else ""
-    note(f"{int(rows.sum()):,} samples with missing values are dropped ({where}){lost_text}")
+    count = int(rows.sum())
+    are = "is" if count == 1 else "are"
+    note(f"{plural(count, 'sample')} with missing values {are} dropped ({where}){lost_text}")
     if not complete.train.any():
         raise SettingError("missing: no training sample has a value in every column")
     return complete

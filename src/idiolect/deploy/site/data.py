@@ -79,6 +79,12 @@ class SiteData:
     # -- what there is ---------------------------------------------------------------------------
     def check(self) -> str:
         """Read the data, and say what there is in a line; SettingError where they cannot be."""
+        if self.options.get("subgroup"):
+            raise SettingError(
+                "subgroup must be left out of a deployment: sites agree on figures of clients, and "
+                "those of smaller parts could tell about single rows; in a simulation, or for "
+                "clients that are personalised later, `run` gives them"
+            )
         if self.is_table:
             reader, frame = self.reader, self.frame
             for role in ROLES:

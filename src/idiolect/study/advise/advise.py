@@ -311,6 +311,8 @@ class Inquiry:
                 f"intervals count {plural(len(self.units.owner), 'group')}, not the "
                 f"{self.holdout.samples:,} samples in them"
             )
+        if self.federation.subgroups:
+            self.notes.append("subgroup has no effect on advice; run and compare give its figures")
         of_class = [f.metric for f in self.figures.values() if f.metric.of_positive]
         positive = positive_of(self.federation, self.settings.positive)
         if of_class and positive is not None:
@@ -445,9 +447,7 @@ class Inquiry:
             self.notes.append(
                 f"single clients are judged by their loss: no sample has {unit.name} by itself"
             )
-        rows = replace(
-            self.samples, owner=self.holdout.owner, counted=self.metric == "accuracy"
-        )
+        rows = replace(self.samples, owner=self.holdout.owner, counted=self.metric == "accuracy")
         difference = values[label] - alone
         clients = client_gains(difference, rows, self.federation.ids, self.holdout.group)
         sentences.append(words.gains_of_clients(clients, label))
