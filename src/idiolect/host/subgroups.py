@@ -22,7 +22,7 @@ from ..data.federation import Federation
 from ..data.subgroups import Subgroups
 from ..task.task import Task
 from .evaluation import EachSample, SamplePlaces
-from .metrics import Metric, MetricCounts, Tally, TargetForm, form_of
+from .metrics import Metric, Tally, TargetForm, form_of
 from .metrics.custom import Own
 from .metrics.metric import chosen
 
@@ -43,12 +43,6 @@ class ColumnCounts:
     moments: Tensor  # float64[n, figures, S + 1, MOMENTS]
     rows: State  # metric -> float64[S, 1 or 1 + BLOCKS, n, width]: of all samples, of each block
     counts: State  # metric -> int64[S, 1 or 1 + BLOCKS, ...]
-
-    def metric(self, metric: Metric, subgroup: int, places: Sequence[int]) -> MetricCounts:
-        """What was counted of a metric in some blocks of a subgroup; 0: in all samples."""
-        at = list(places)
-        rows, counts = self.rows[metric.name][subgroup], self.counts[metric.name][subgroup]
-        return MetricCounts(metric, rows[at].flatten(0, 1), counts[at].sum(0))
 
     def tensors(self) -> State:
         """All of them, by name: for the wire."""
@@ -83,10 +77,7 @@ class SubgroupScores:
         columns = {}
         for name in parts[0].columns:
             each = [part.columns[name] for part in parts]
-            tensors = {
-                key: torch.cat([getattr(one, key) for one in each])[order]
-                for key in SUMS
-            }
+            tensors = {key: torch.cat([getattr(one, key) for one in each])[order] for key in SUMS}
             rows = {
                 m: torch.cat([one.rows[m] for one in each], 2)[:, :, order] for m in each[0].rows
             }

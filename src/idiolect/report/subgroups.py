@@ -32,7 +32,7 @@ from ..data.subgroups import Subgroups
 from ..host.metrics import Metric
 from ..host.metrics.custom import Own
 from ..host.scores import Z, wilson
-from ..host.subgroups import BLOCKS, FIGURES, SUMS, ColumnCounts, SubgroupScores
+from ..host.subgroups import FIGURES, SUMS, ColumnCounts, SubgroupScores
 from .verdicts import CANNOT_TELL, CLIENT_SAMPLES, LEVEL, moderated
 
 BETTER = "better"
@@ -268,7 +268,7 @@ def _metric_figures(
         if together:
             figures[m.name] = _jackknifed(counted, m, subgroups)
         else:
-            each = [counted.metric(m, s, [0]).each().numpy() for s in range(subgroups)]
+            each = [m.each(rows[0]).numpy() for rows in counted.rows[m.name]]
             value = np.stack(each, 1)
             none = np.full(value.shape, math.nan)
             figures[m.name] = (_Estimates(value, none, none), _Estimates(none, none, none))
@@ -276,50 +276,61 @@ def _metric_figures(
 
 
 def _jackknifed(counted: ColumnCounts, m: Metric, subgroups: int) -> tuple[_Estimates, _Estimates]:
-    every = range(subgroups)
-    blocks = range(1, BLOCKS + 1) if counted.rows[m.name].shape[1] > 1 else range(0)
-    value = np.full((1, subgroups), math.nan)
-    low, high, *gap = (value.copy() for _ in range(5))
-    for s in every:
-        others = [r for r in every if r != s]
-        value[0, s] = _pooled(counted, m, [s], [0])
-        gap[0][0, s] = value[0, s] - _pooled(counted, m, others, [0]) if others else math.nan
-        used = [b for b in blocks if _is_filled(counted, m, s, b)]
-        left_out = [[b for b in blocks if b != place] for place in used]
-        own = np.array([_pooled(counted, m, [s], places) for places in left_out])
-        low[0, s], high[0, s] = _jackknife_interval(value[0, s], own)
-        if not isinstance(m, Own):  # all that are built in are between 0 and 1, or errors >= 0
-            low[0, s] = low[0, s] if m.higher else np.maximum(low[0, s], 0)
-            high[0, s] = np.minimum(high[0, s], 1) if m.higher else high[0, s]
-        if others and len(own):
-            used = [b for b in blocks if any(_is_filled(counted, m, r, b) for r in every)]
-            left_out = [[b for b in blocks if b != place] for place in used]
-            gaps = np.array(
-                [
-                    _pooled(counted, m, [s], places) - _pooled(counted, m, others, places)
-                    for places in left_out
-                ]
-            )
-            gap[1][0, s], gap[2][0, s] = _jackknife_interval(gap[0][0, s], gaps)
-    return _Estimates(value, low, high), _Estimates(*gap)
+    """A metric of every subgroup and its difference from the rest, over all clients: [1, S]."""
+    blocks = _Blocks.of(counted, m)
+    own, gaps = [], []
+    for s in range(subgroups):
+        mine = np.arange(subgroups) == s
+        value, rest = blocks.value(mine), blocks.value(~mine)
+        filled = blocks.filled(mine)
+        without = {b: blocks.value(mine, b) for b in filled}
+        low, high = _jackknife_interval(value, np.array(list(without.values())))
+        if m.higher and not isinstance(m, Own):  # those that are built in are at most 1,
+            high = min(high, 1.0)
+        elif not isinstance(m, Own):  # or errors, which are at least 0
+            low = max(low, 0.0)
+        own.append((value, low, high))
+        everywhere = blocks.filled(np.ones(subgroups, dtype=bool))
+        differences = [without.get(b, value) - blocks.value(~mine, b) for b in everywhere]
+        gap = value - rest
+        gaps.append((gap, *_jackknife_interval(gap, np.array(differences))))
+    return _Estimates(*np.array(own).T[:, None]), _Estimates(*np.array(gaps).T[:, None])
 
 
-def _pooled(
-    counted: ColumnCounts, m: Metric, subgroups: Sequence[int], places: Sequence[int]
-) -> float:
-    """A metric of the samples of some subgroups in some blocks; place 0 has all samples."""
-    parts = [counted.metric(m, s, places) for s in subgroups]
-    # of blocks, whose sizes are not counted, those of all samples: nobody asks for them there
-    sizes = [counted.samples[:, s].repeat(len(places)) for s in subgroups]
-    rows = torch.cat([part.rows for part in parts])
-    counts = torch.stack([part.counts for part in parts]).sum(0)
-    return m.pooled(rows, counts, torch.cat(sizes))
+@dataclass(frozen=True)
+class _Blocks:
+    """What was counted of a metric in every subgroup, of all samples and of each block."""
 
+    metric: Metric
+    rows: torch.Tensor  # [S, 1 or 1 + BLOCKS, clients, width]
+    counts: torch.Tensor  # [S, 1 or 1 + BLOCKS, ...]
+    sizes: torch.Tensor  # [clients, S]
 
-def _is_filled(counted: ColumnCounts, m: Metric, s: int, block: int) -> bool:
-    """Whether a block has samples of a subgroup."""
-    rows, counts = counted.rows[m.name][s, block], counted.counts[m.name][s, block]
-    return bool(rows.ne(0).any()) or bool(counts.ne(0).any())
+    @classmethod
+    def of(cls, counted: ColumnCounts, m: Metric) -> _Blocks:
+        return cls(m, counted.rows[m.name], counted.counts[m.name], counted.samples[:, :-1])
+
+    def filled(self, subgroups: np.ndarray) -> list[int]:
+        """The blocks that have samples of some subgroups, bool[S]."""
+        every = [t[torch.from_numpy(subgroups)][:, 1:] for t in (self.rows, self.counts)]
+        is_filled = [t.ne(0).transpose(0, 1).flatten(1).any(1) for t in every]
+        return [int(b) + 1 for b in (is_filled[0] | is_filled[1]).nonzero()[:, 0]]
+
+    def value(self, subgroups: np.ndarray, without: int = 0) -> float:
+        """Of all samples of some subgroups, bool[S], or of those outside a block; NaN of none."""
+        if not subgroups.any():
+            return math.nan
+        chosen = torch.from_numpy(subgroups)
+        rows, counts = self.rows[chosen], self.counts[chosen]
+        sizes = self.sizes[:, chosen].T.flatten()
+        whole = counts[:, 0].sum(0)
+        if not without:
+            return self.metric.pooled(rows[:, 0].flatten(0, 1), whole, sizes)
+        others = [b for b in range(1, rows.shape[1]) if b != without]
+        # sizes matter to functions of the user alone, which are not counted in blocks
+        sizes = sizes.repeat(len(others))
+        rest = rows[:, others].flatten(0, 2)
+        return self.metric.pooled(rest, whole - counts[:, without].sum(0), sizes)
 
 
 def _jackknife_interval(value: float, without: np.ndarray) -> tuple[float, float]:

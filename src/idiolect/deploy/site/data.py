@@ -82,8 +82,8 @@ class SiteData:
         if self.options.get("subgroup"):
             raise SettingError(
                 "subgroup must be left out of a deployment: sites agree on figures of clients, and "
-                "those of smaller parts could tell about single rows; in a simulation, or for "
-                "clients that are personalised later, `run` gives them"
+                "those of small parts of a client's rows could tell about single ones; `idiolect "
+                "run` gives them in a simulation"
             )
         if self.is_table:
             reader, frame = self.reader, self.frame
