@@ -176,7 +176,7 @@ def test_intervals_hold_what_they_should_where_rows_of_a_patient_are_alike():
     loss = -np.log(np.where(y == 1, p, 1 - p)).mean()
     truth = {"accuracy": ((p > 0.5) == y).mean(), "loss": loss, "auc": roc_auc_score(y, p)}
     inside = {name: [] for name in truth}
-    for _ in range(3):
+    for _ in range(2):
         x, y = draw(20 * patients)
         group = np.arange(20 * patients).repeat(size)
         federation = il.Federation.from_arrays(
@@ -190,7 +190,7 @@ def test_intervals_hold_what_they_should_where_rows_of_a_patient_are_alike():
         result = il.run("fedavg", il.Task(model), federation, rounds=0, metrics="auc")
         for _, row in lines(result, client="", model="personal").iterrows():
             inside[row["figure"]].append(row["low"] <= truth[row["figure"]] <= row["high"])
-    assert all(0.88 <= np.mean(held) for held in inside.values()), inside
+    assert all(np.mean(held) >= 0.88 for held in inside.values()), inside
 
 
 # -- where they come from --------------------------------------------------------------------------

@@ -432,8 +432,8 @@ class _Inspection:
             count = int((values == code).sum())
             self.add(
                 "missing code",
-                f"{name!r} is {code:g} in {plural(count, 'row')}, far from all other values: a missing "
-                "value?",
+                f"{name!r} is {code:g} in {plural(count, 'row')}, far from all other values: a "
+                "missing value?",
                 column=name,
                 flag=("missing_codes", f"{name}={code:g}"),
             )
@@ -571,7 +571,8 @@ class _Inspection:
             self.add(
                 "rare class",
                 f"class {labels[c]!r} has {plural(int(counts[:, c].sum()), 'row')} in "
-                f"{plural(int((counts[:, c] > 0).sum()), 'client')}: too few to learn; the flag drops them",
+                f"{plural(int((counts[:, c] > 0).sum()), 'client')}: too few to learn; the flag "
+                "drops them",
                 column=self.options.target,
                 flag=("missing_codes", f"{self.options.target}={labels[c]}"),
             )

@@ -261,7 +261,7 @@ class SamplePlaces:
         return at
 
     def padded(self, rows: Tensor, length: int) -> Tensor:  # -> int64[K, length]
-        """Of the samples of the clients at these rows; those beyond a client's last mean nothing."""
+        """Of the samples of the clients at these rows; beyond a client's last they mean nothing."""
         return self.starts[rows].unsqueeze(1) + torch.arange(length)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -312,25 +313,28 @@ class _Blocks:
 
     def filled(self, subgroups: np.ndarray) -> list[int]:
         """The blocks that have samples of some subgroups, bool[S]."""
-        every = [t[torch.from_numpy(subgroups)][:, 1:] for t in (self.rows, self.counts)]
-        is_filled = [t.ne(0).transpose(0, 1).flatten(1).any(1) for t in every]
-        return [int(b) + 1 for b in (is_filled[0] | is_filled[1]).nonzero()[:, 0]]
+        is_filled = self._is_filled[torch.from_numpy(subgroups)].any(0)
+        return [int(b) + 1 for b in is_filled.nonzero()[:, 0]]
+
+    @cached_property
+    def _is_filled(self) -> torch.Tensor:  # bool[S, blocks]
+        rows, counts = (t[:, 1:].flatten(2).any(2) for t in (self.rows, self.counts))
+        return rows | counts
 
     def value(self, subgroups: np.ndarray, without: int = 0) -> float:
         """Of all samples of some subgroups, bool[S], or of those outside a block; NaN of none."""
         if not subgroups.any():
             return math.nan
         chosen = torch.from_numpy(subgroups)
-        rows, counts = self.rows[chosen], self.counts[chosen]
+        rows, whole = self.rows[chosen], self.counts[chosen, 0].sum(0)
         sizes = self.sizes[:, chosen].T.flatten()
-        whole = counts[:, 0].sum(0)
         if not without:
             return self.metric.pooled(rows[:, 0].flatten(0, 1), whole, sizes)
         others = [b for b in range(1, rows.shape[1]) if b != without]
         # sizes matter to functions of the user alone, which are not counted in blocks
         sizes = sizes.repeat(len(others))
         rest = rows[:, others].flatten(0, 2)
-        return self.metric.pooled(rest, whole - counts[:, without].sum(0), sizes)
+        return self.metric.pooled(rest, whole - self.counts[chosen, without].sum(0), sizes)
 
 
 def _jackknife_interval(value: float, without: np.ndarray) -> tuple[float, float]:

@@ -123,8 +123,8 @@ class TableOptions(Shares):
     )
     subgroup: tuple[str, ...] = knob(
         (),
-        f"columns of at most {MOST_VALUES} values (sex, region), with commas: figures are given for "
-        "each value; still features, unless dropped",
+        f"columns of at most {MOST_VALUES} values (sex, region), with commas: figures are given "
+        "for each value; still features, unless dropped",
         parse=read_names,
         write=write_names,
     )
@@ -358,8 +358,8 @@ def check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:
         if name in roles.values():
             role = next(r for r, n in roles.items() if n == name)
             raise SettingError(
-                f"subgroup: {name!r} is the column of the {role}; name a column that says something "
-                "else of a row"
+                f"subgroup: {name!r} is the column of the {role}; name a column that says "
+                "something else of a row"
             )
     if not len(frame):
         raise SettingError("the table is empty: it has columns, but no rows")

@@ -40,7 +40,7 @@ class Own(Metric):
         self.call = _caller(function)
 
     def lenient(self) -> Own:
-        """The same, for which a client has no value where the function fails, whatever it raises."""
+        """The same; a client has no value where the function fails, whatever it raises."""
         other = copy.copy(self)
         other.strict = False
         return other
