@@ -142,11 +142,3 @@ def test_verdicts_count_groups_and_say_how_many(tmp_path):
     assert {g.verdict for g in without.served[0].gains.values()} == {"cannot tell"}
     card = found.results[0].card()
     assert "groups of test samples (Wilson)" in card
-
-
-def test_verdicts_of_a_run_in_other_processes_are_paired_too():
-    task = il.Task(nn.Linear(4, 3))
-    data = classification((40,) * 3, features=4)
-    found = il.compare(["fedavg"], task, data, rounds=1, engine="processes")
-    gains = clients_view(found).served[0].gains
-    assert len(gains) == 3

@@ -13,6 +13,7 @@ from torch import nn
 import idiolect as il
 from idiolect.cli.main import main
 from idiolect.host.scores import wilson
+from idiolect.report.clients import clients_view
 from idiolect.report.subgroups import over_seeds
 from idiolect.run.summary import Summary, merge
 
@@ -202,6 +203,8 @@ def test_figures_do_not_depend_on_which_hosts_clients_are_at(settings):
         for each in ({}, settings)
     )
     pd.testing.assert_frame_equal(one.to_pandas("subgroups"), many.to_pandas("subgroups"))
+    gains = clients_view(many, one).served[0].gains
+    assert {(g.gain, g.groups) for g in gains.values()} == {(0.0, 40)} and gains["west"].high < 0.1
 
 
 def test_malicious_and_held_out_clients_are_left_out():

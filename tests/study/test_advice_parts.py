@@ -190,10 +190,8 @@ def test_intervals_hold_the_truth_where_rows_of_a_group_are_alike(counted):
     for _ in range(10):
         size = rng.integers(1, 8, clients * groups)
         group = np.arange(clients * groups).repeat(size)
-        base = rng.normal(0.1, 1.0, clients * groups) if not counted else None
-        d = rng.normal(0, 0.3, len(group)) if not counted else None
-        if base is not None and d is not None:
-            d = d + base[group]
+        if not counted:
+            d = rng.normal(0.1, 1.0, clients * groups)[group] + rng.normal(0, 0.3, len(group))
         else:  # a group leans to one of the two
             lean = rng.dirichlet((0.45, 0.25, 1.3), clients * groups)[group]
             d = np.array([1.0, -1.0, 0.0])[
