@@ -140,5 +140,6 @@ def test_verdicts_count_groups_and_say_how_many(tmp_path):
     assert (gain.samples, gain.groups) == (250, 50) and gain.high - gain.low > 0.1
     without = clients_view(il.Result(found.results[0].record), il.Result(found.results[1].record))
     assert {g.verdict for g in without.served[0].gains.values()} == {"cannot tell"}
+    assert "a record does not say which samples are of one group" in str(without).replace("\n", " ")
     card = found.results[0].card()
     assert "groups of test samples (Wilson)" in card

@@ -20,7 +20,7 @@ from ..core.columns import LONGEST, Column, FittedTable, render
 from ..core.documents import plain
 from ..core.knobs import SettingError
 from ..core.text import plural, shown
-from ..core.types import leaves
+from ..data.federation import Census
 from .format import count, number, signed
 from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients
 
@@ -153,6 +153,12 @@ class ClientsView:
                 "gain, lose, cannot tell: clients, against Local with as many gradients, by paired "
                 f"tests on their {units} (5 % of those called may be wrong)"
             )
+            bounds = [gain.low for s in self.served for gain in s.gains.values()]
+            if self.groups and not any(map(math.isfinite, bounds)):
+                notes.append(
+                    "no intervals: a record does not say which samples are of one group; "
+                    "compare --clients-table shows them, which has the data"
+                )
         if any(s.over_constant for s in self.served):
             notes.append(
                 f"below {self.constant}: clients that one constant answer, their own, serves better"
@@ -346,23 +352,35 @@ def _paired(
     sizes = [int(row["test_samples"]) for row in result.record.seeds[0].clients]
     each = np.mean(by_seed, axis=0)
     if len(each) != sum(sizes):
-        raise SettingError("clients: their samples are not at one host")
+        raise SettingError("clients: their samples are not all at hand")
     place = {name: at for at, name in enumerate(names)}
     owner = np.repeat([place.get(name, -1) for name in everyone], sizes)
-    data = result.session(seeds[0]).hosts[0].data
-    group = None if data.groups is None else data.groups_of("test").numpy()[owner >= 0]
-    return each[owner >= 0], owner[owner >= 0], group
+    hosts = result.session(seeds[0]).hosts
+    if any(host.data.groups is None for host in hosts):
+        return each[owner >= 0], owner[owner >= 0], None
+    group = _in_order(hosts, [host.data.groups_of("test").numpy() for host in hosts])
+    return each[owner >= 0], owner[owner >= 0], group[owner >= 0]
 
 
 def _samples(result: Any, seed: int, figure: str) -> np.ndarray:
     """What every test sample says of a result's personal models, higher is better."""
     session = result.session(seed)
     version = session.server.version
-    host = session.hosts[0]
-    if not any(t[:1].numel() for t in leaves(host.data.inputs)):
+    if any(isinstance(host.data, Census) for host in session.hosts):
         raise SettingError("data: the samples are not at hand")
-    hits, loss = host.each_sample(version, session.server.message(version), "test")
-    return np.asarray(hits if figure == "accuracy" else -loss)
+    down = session.server.message(version)
+    parts = [host.each_sample(version, down, "test") for host in session.hosts]
+    return _in_order(
+        session.hosts, [(hits if figure == "accuracy" else -loss).numpy() for hits, loss in parts]
+    )
+
+
+def _in_order(hosts: Sequence[Any], parts: Sequence[np.ndarray]) -> np.ndarray:
+    """An entry of each test sample at every host, in the order of clients."""
+    sizes = [host.data.sizes("test").numpy() for host in hosts]
+    pairs = zip(hosts, sizes, strict=True)
+    owner = np.concatenate([np.repeat(host.wire_ids.numpy(), each) for host, each in pairs])
+    return np.concatenate(parts)[owner.argsort(kind="stable")]
 
 
 def _unpaired(
