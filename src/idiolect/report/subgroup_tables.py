@@ -190,8 +190,9 @@ def subgroups_view(result: Any) -> SubgroupsView:
     ...     x, y, ["a", "b"] * 40, subgroup={"sex": ["f", "f", "m", "m"] * 20}, test=0.5
     ... )
     >>> result = il.run(il.FedAvg(), il.Task(torch.nn.Linear(3, 2)), federation, rounds=1)
-    >>> [(row["subgroup"], row["samples"]) for row in result.subgroups.overall][::4]
-    [('f', 20), ('m', 20)]
+    >>> rows = result.subgroups.main_rows("sex")
+    >>> [(row["subgroup"], row["samples"]) for row in rows if row["model"] == "personal"]
+    [('f', 19), ('m', 21)]
     """
     several = hasattr(result, "results")
     results = list(result.results) if several else [result]
