@@ -118,3 +118,28 @@ def test_without_models_two_accuracies_are_taken_to_disagree_as_often_as_they_ca
 def test_a_result_read_back_has_the_same_view(found, tmp_path):
     path = found.save(tmp_path / "c")
     assert str(clients_view(il.load(path))) == str(clients_view(found))
+
+
+def test_verdicts_count_groups_and_say_how_many(tmp_path):
+    """Five copies of every row under one patient are no more evidence than the row."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 4)).astype("f4"), rng.integers(0, 3, 200)
+    site, split = np.array(["a", "b"]).repeat(100), np.array(["train", "test"] * 100)
+    copies = il.Federation.from_arrays(
+        x.repeat(5, 0),
+        y.repeat(5),
+        site.repeat(5),
+        split=split.repeat(5),
+        group=np.arange(200).repeat(5),
+    )
+    task = il.Task(lambda: nn.Linear(4, 3))
+    found = il.compare(["fedavg"], task, copies, rounds=3, directory=tmp_path / "c", batch=50)
+    view = clients_view(found)
+    assert "groups of test samples" in str(view) and view.rows()[0]["groups"] == 50
+    gain = view.served[0].gains["a"]
+    assert (gain.samples, gain.groups) == (250, 50) and gain.high - gain.low > 0.1
+    without = clients_view(il.Result(found.results[0].record), il.Result(found.results[1].record))
+    assert {g.verdict for g in without.served[0].gains.values()} == {"cannot tell"}
+    assert "a record does not say which samples are of one group" in str(without).replace("\n", " ")
+    card = found.results[0].card()
+    assert "groups of test samples (Wilson)" in card

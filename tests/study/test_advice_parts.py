@@ -157,6 +157,53 @@ def test_intervals_of_single_clients_hold_the_truth(counted):
     assert inside / 2000 >= 0.93
 
 
+@pytest.mark.parametrize("counted", [True, False])
+def test_copies_of_a_row_in_one_group_leave_the_interval_of_the_row(counted):
+    rng = np.random.default_rng(3)
+    owner = np.repeat([0, 1, 2], [12, 20, 7])
+    d = rng.integers(-1, 2, 39) + (0.0 if counted else rng.normal(size=39))
+    rows = judged_clients(d, owner, ("a", "b", "c"), counted)
+    copies = judged_clients(
+        d.repeat(5), owner.repeat(5), ("a", "b", "c"), counted, group=np.arange(39).repeat(5)
+    )
+    for one, other in zip(rows, copies, strict=True):
+        assert (other.low, other.high, other.gain) == pytest.approx((one.low, one.high, one.gain))
+        assert other.verdict == one.verdict
+        assert (other.samples, other.groups) == (5 * one.samples, one.samples)
+        assert one.groups is None
+
+
+def test_five_rows_of_four_patients_are_too_few():
+    group = np.array([0, 0, 1, 2, 3])
+    (client,) = judged_clients(
+        np.ones(5), np.zeros(5, dtype=int), ("a",), counted=True, group=group
+    )
+    assert math.isinf(client.high) and client.verdict == CANNOT_TELL
+    assert (client.samples, client.groups) == (5, 4)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_intervals_hold_the_truth_where_rows_of_a_group_are_alike(counted):
+    rng = np.random.default_rng(4)
+    clients, groups = 40, 10
+    by_groups, by_rows = 0, 0
+    for _ in range(10):
+        size = rng.integers(1, 8, clients * groups)
+        group = np.arange(clients * groups).repeat(size)
+        if not counted:
+            d = rng.normal(0.1, 1.0, clients * groups)[group] + rng.normal(0, 0.3, len(group))
+        else:  # a group leans to one of the two
+            lean = rng.dirichlet((0.45, 0.25, 1.3), clients * groups)[group]
+            d = np.array([1.0, -1.0, 0.0])[
+                (rng.random(len(group))[:, None] > lean.cumsum(1)).sum(1)
+            ]
+        owner, ids = group // groups, tuple(range(clients))
+        grouped = judged_clients(d, owner, ids, counted, group=group)
+        by_groups += sum(c.low <= 0.1 <= c.high for c in grouped)
+        by_rows += sum(c.low <= 0.1 <= c.high for c in judged_clients(d, owner, ids, counted))
+    assert by_groups / 400 >= 0.93 > by_rows / 400
+
+
 # -- the rule --------------------------------------------------------------------------------------
 def of(label, mean, error, sent=100.0, freedom=50):
     return Compared(label, Gain(mean, error, freedom), sent)

@@ -61,6 +61,12 @@ class Output(Knobs):
         if self.clients_table:
             (ERR if self.json else OUT).print(clients_view(result))
 
+    def show_subgroups(self, result: Result | Comparison) -> None:
+        """Figures by subgroup, where the data have subgroups; JSON has them already."""
+        if not self.json:
+            for table in result.subgroups.tables(self.clients_table):
+                OUT.print(table)
+
     def new_directory(self, name: str) -> Path:
         """The run directory: the user's, or a new one named by time and method."""
         if self.directory:

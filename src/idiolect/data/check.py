@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.knobs import SettingError, build
-from ..core.text import listed, shown
+from ..core.text import listed, plural, shown
 from .prepare.cells import CellRules, NumberCell
 from .prepare.columns import (
     CATEGORY,
@@ -119,8 +119,8 @@ class TableCheck:
     def __repr__(self) -> str:
         count = len(self.findings)
         title = (
-            f"{count or 'no'} finding{'s' * (count != 1)} in {self.rows:,} rows of "
-            f"{self.columns:,} columns"
+            f"{count or 'no'} finding{'s' * (count != 1)} in {plural(self.rows, 'row')} of "
+            f"{plural(self.columns, 'column')}"
         )
         lines = [title]
         for finding in self.findings:
@@ -294,7 +294,7 @@ class _Inspection:
             rows = int((column == text).sum())
             self.add(
                 "mixed types",
-                f"{name!r} holds numbers and, in {rows:,} rows, {text!r}",
+                f"{name!r} holds numbers and, in {plural(rows, 'row')}, {text!r}",
                 column=name,
                 flag=("missing_codes", f"{name}={text.strip()}"),
             )
@@ -350,9 +350,9 @@ class _Inspection:
             column = self.frame[client]
             lacks = int(column.isna().sum())
             if lacks:
-                self.add(
-                    "client missing", f"{lacks:,} rows have no client ({client!r}): fill it in"
-                )
+                have = "has" if lacks == 1 else "have"
+                text = f"{plural(lacks, 'row')} {have} no client ({client!r}): fill it in"
+                self.add("client missing", text)
             if pd_text(column) and not self.options.merge_names:
                 for names in similar_names(sorted(column.dropna().unique())):
                     text = f"{listed(names)} differ only in case or spaces: one client?"
@@ -366,7 +366,7 @@ class _Inspection:
                     )
                     self.settle(merge_names=True)
         if target and (lacks := int(self.frame[target].isna().sum())):
-            text = f"{lacks:,} rows without a target ({target!r}) will be dropped"
+            text = f"{plural(lacks, 'row')} without a target ({target!r}) will be dropped"
             self.add("target missing", text, column=target)
         if self.options.weight:
             self._weights(self.options.weight)
@@ -462,8 +462,8 @@ class _Inspection:
             count = int((values == code).sum())
             self.add(
                 "missing code",
-                f"{name!r} is {code:g} in {count:,} rows, far from all other values: a missing "
-                "value?",
+                f"{name!r} is {code:g} in {plural(count, 'row')}, far from all other values: a "
+                "missing value?",
                 column=name,
                 flag=("missing_codes", f"{name}={code:g}"),
             )
@@ -555,11 +555,12 @@ class _Inspection:
         torn = _torn_copies(samples, options)
         parts = f", {torn:,} of them in another split than the first" if torn else ""
         if across.sum() > 1.5 * within.sum() and _beyond_chance(samples.frame, options, True):
-            count = int(across.sum())
-            text = f"{count:,} rows repeat an earlier one, also of other clients{parts}"
+            rows, repeat = _counted(int(across.sum()))
+            text = f"{rows} {repeat} an earlier one, also of other clients{parts}"
             self.add("duplicates", text, flag=("duplicates", "drop-across"))
         elif options.duplicates == "keep" and _beyond_chance(samples.frame, options, False):
-            text = f"{int(within.sum()):,} rows repeat an earlier one of their client{parts}"
+            rows, repeat = _counted(int(within.sum()))
+            text = f"{rows} {repeat} an earlier one of their client{parts}"
             self.add("duplicates", text, flag=("duplicates", "drop"))
 
     def _small_clients(self, samples: TableSamples) -> None:
@@ -599,8 +600,9 @@ class _Inspection:
         for c in np.flatnonzero(counts.sum(0) < CLASS_ROWS).tolist():
             self.add(
                 "rare class",
-                f"class {labels[c]!r} has {int(counts[:, c].sum()):,} rows in "
-                f"{int((counts[:, c] > 0).sum()):,} clients: too few to learn; the flag drops them",
+                f"class {labels[c]!r} has {plural(int(counts[:, c].sum()), 'row')} in "
+                f"{plural(int((counts[:, c] > 0).sum()), 'client')}: too few to learn; the flag "
+                "drops them",
                 column=self.options.target,
                 flag=("missing_codes", f"{self.options.target}={labels[c]}"),
             )
@@ -751,3 +753,8 @@ def _folds(classes: bool) -> Any:
     from sklearn.model_selection import KFold, StratifiedKFold
 
     return (StratifiedKFold if classes else KFold)(2, shuffle=True, random_state=0)
+
+
+def _counted(rows: int) -> tuple[str, str]:
+    """A number of rows, and the verb that goes with it."""
+    return plural(rows, "row"), "repeats" if rows == 1 else "repeat"

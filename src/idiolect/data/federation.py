@@ -28,6 +28,7 @@ from .read.arrays import from_arrays
 from .read.datasets import read_datasets
 from .read.ids import ClientId, plain_id, unknown_client
 from .splits import SPLITS, offsets_of
+from .subgroups import Subgroups
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Federation:
     # float64[n], > 0: how much each sample counts (how many people a row of a survey stands for)
     weights: Tensor | None = None
     weight_name: str = ""  # what the user calls them: the column of a table
+    subgroups: tuple[Subgroups, ...] = ()  # what figures are given for, a label per sample
 
     def __str__(self) -> str:
         from .describe import describe
@@ -301,6 +303,7 @@ the nearest is 13
             sequences=self.sequences and self.sequences.of(index),
             groups=None if self.groups is None else take(self.groups),
             weights=None if self.weights is None else take(self.weights),
+            subgroups=tuple(column.map(take) for column in self.subgroups),
             offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )
@@ -434,6 +437,8 @@ the nearest is 13
         - `group` names a column whose values (patients) stay on one side of every split; `time` a
           column by which each client's last rows test; `weight` a column of how much each row
           counts, in training and in figures. None of them is a feature.
+        - `subgroup` names columns (sex, region) of at most 20 values: a run gives its figures for
+          each value. They stay features unless `drop` names them.
         - `valid`, `test`, `seed`: as in `from_arrays`.
         - `preparation` and `class_names` of another federation read new data as those were read.
 
@@ -550,6 +555,7 @@ class Census(Federation):
             special=data.special,
             weights=data.weights,  # eight bytes per sample; a run's own process sums them
             weight_name=data.weight_name,
+            subgroups=tuple(column.map(lambda t: blank(t, len(t))) for column in data.subgroups),
             **more,
         )
 
@@ -566,6 +572,7 @@ class Census(Federation):
             weights=None if self.weights is None else self.weights[index],
             inputs=map_tree(lambda t: blank(t, total), self.inputs),
             targets=map_tree(lambda t: blank(t, total), self.targets),
+            subgroups=tuple(column.map(lambda t: blank(t, total)) for column in self.subgroups),
             offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )

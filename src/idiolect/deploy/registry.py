@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..core.documents import decode, encode
+from ..core.text import plural
 from ..data.federation import Census
 from ..data.splits import SPLITS
 from ..engine.carriers import SiteCarrier
@@ -250,7 +251,7 @@ class SiteRegistry:
         site.here = True
         self._known.add(site.name)
         self._reported -= {text for text in self._reported if text.startswith(site.name)}
-        self.tell(f"{site.name} takes part with {len(site.ids)} client(s)")
+        self.tell(f"{site.name} takes part with {plural(len(site.ids), 'client')}")
 
     def _enrol_call(self, site: RegisteredSite) -> None:
         facts = {"wire_ids": site.wire_ids, **self.terms}

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.text import note
+from ..core.text import note, plural
 from ..host import calls
 from ..host.calls import Call
-from ..host.remote_host import HostLike, SiteProxy
+from ..host.remote_host import HostLike, RemoteHost, SiteProxy
 from ..host.scores import Scores
+from ..host.subgroups import SubgroupScores
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..wire.ragged import Ragged
 from .retry import RETRY_SECONDS, UNREACHED, HostCalls, NoReply
@@ -143,6 +144,24 @@ class RemoteHosts:
             host.check_scores(scores, wire_ids, splits)
         return scores
 
+    def evaluate_subgroups(
+        self, version: int, down: bytes, wire_ids: Tensor, shared: bool = False
+    ) -> list[SubgroupScores]:
+        clients = {n: _among(wire_ids, host) for n, host in enumerate(self.hosts)}
+        clients = {n: ids for n, ids in clients.items() if len(ids)}
+        frames = {n: calls.subgroups_call(version, down, ids, shared) for n, ids in clients.items()}
+        self.calls.open()
+        parts = []
+        for n, reply in self.calls.ask(frames, limited=False):
+            host = self.hosts[n]
+            if isinstance(reply, NoReply):
+                raise RuntimeError(f"host {n + 1} of {len(self.hosts)} cannot be reached")
+            assert isinstance(host, RemoteHost)  # sites of others are never asked
+            scores = calls.read_subgroups_reply(reply, clients[n], host.settings.metrics)
+            host.check_subgroups(scores)
+            parts.append(scores)
+        return parts
+
     def check_complete(self) -> None:
         end = time.monotonic() + self.calls.patience
         while self.calls.away and time.monotonic() < end:
@@ -188,7 +207,7 @@ class RemoteHosts:
         clients = len(self.hosts[n].wire_ids)
         note(
             f"host {n + 1} of {len(self.hosts)} is lost: rounds and evaluations continue without "
-            f"its {clients:,} clients until it replies"
+            f"its {plural(clients, 'client')} until it replies"
         )
 
 

@@ -14,6 +14,7 @@ from ..core.tensors import Shapes
 from ..core.types import State
 from ..host.remote_host import HostLike
 from ..host.scores import Scores
+from ..host.subgroups import SubgroupScores
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..server.server import Server
 from ..wire.admission import Messages
@@ -52,6 +53,11 @@ class HostGroup(Protocol):
         shared: bool = False,
     ) -> list[dict[str, Scores]]:
         """Scores of personal models, or of the shared one, by host."""
+
+    def evaluate_subgroups(
+        self, version: int, down: bytes, wire_ids: Tensor, shared: bool = False
+    ) -> list[SubgroupScores]:
+        """Figures by subgroup on test data, of personal models or of the shared one, by host."""
 
     def sender(self, n: int) -> Tensor | None:
         """The wire ids that host n may speak for; None: all."""
@@ -121,6 +127,14 @@ class Engine:
         if wire_ids is None:
             wire_ids = torch.cat([host.wire_ids for host in self.hosts]).sort().values
         return self.evaluate(wire_ids, splits, shared=True)
+
+    def evaluate_subgroups(self, wire_ids: Tensor, shared: bool = False) -> SubgroupScores:
+        """The same by subgroup, on test data."""
+        self.settle()
+        version = self.rounds
+        down = self.server.message(version)
+        parts = self.group.evaluate_subgroups(version, down, wire_ids, shared)
+        return SubgroupScores.merge(parts)
 
     def check_complete(self) -> None:
         """RuntimeError where some clients cannot be reached."""

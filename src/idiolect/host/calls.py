@@ -33,6 +33,7 @@ from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..wire.ragged import Ragged
 from .metrics import Metric, MetricCounts
 from .scores import Scores
+from .subgroups import ColumnCounts, SubgroupScores
 
 MAGIC = b"idc1"
 MOST_FACTS = 1 << 20  # bytes of the head of a frame
@@ -315,6 +316,39 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
     if expected != len(call.tensors):
         raise ValueError("scores: more came than was asked for")
     return scores_by_split
+
+
+def subgroups_call(version: int, down: bytes, wire_ids: Tensor, shared: bool) -> Call:
+    """Figures by subgroup of these clients' test data, of personal models or of the shared one."""
+    tensors = {"down": as_tensor(down), "wire_ids": wire_ids}
+    return Call("evaluate_subgroups", {"version": version, "shared": shared}, tensors)
+
+
+def read_subgroups(call: Call) -> tuple[int, bytes, Tensor, bool]:
+    """The inverse: version, message down, clients, whether the shared model is meant."""
+    call.expect(call.kind, {"down": BYTES, "wire_ids": IDS}, {"version": int, "shared": bool})
+    tensors = call.tensors
+    return _version(call), as_bytes(tensors["down"]), tensors["wire_ids"], call.facts["shared"]
+
+
+def subgroups_reply(scores: SubgroupScores) -> Call:
+    """What was counted, column by column."""
+    tensors = {"wire_ids": scores.wire_ids}
+    for at, counted in enumerate(scores.columns.values()):
+        tensors |= prefixed(counted.tensors(), f"{at}.")
+    return Call("subgroups", {"columns": list(scores.columns)}, tensors)
+
+
+def read_subgroups_reply(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> SubgroupScores:
+    """The inverse, of a host that has these clients."""
+    call.expect_kind("subgroups")
+    expect_fields(call.facts, {"columns": list[str]})
+    if not torch.equal(call.tensors.get("wire_ids", torch.zeros(0)), wire_ids):
+        raise ValueError("subgroups must be of every client that was asked, in their order")
+    columns = {}
+    for at, name in enumerate(call.facts["columns"]):
+        columns[name] = ColumnCounts.of_tensors(under(call.tensors, f"{at}."), metrics)
+    return SubgroupScores(wire_ids, columns)
 
 
 # -- inside ----------------------------------------------------------------------------------------

@@ -279,26 +279,41 @@ def padded_lengths(sizes: np.ndarray) -> np.ndarray:
     return -(-sizes // step) * step
 
 
+class SamplePlaces:
+    """Where in a split the samples stand that an `Evaluator` shows."""
+
+    def __init__(self, data: Federation, split: str):
+        self.starts = data.offsets[split][:-1] - data.offsets[split][0]
+        self._next = 0
+
+    def following(self, count: int) -> Tensor:  # -> int64[count]
+        """Of the next samples of the split, in their order."""
+        at = torch.arange(self._next, self._next + count)
+        self._next += count
+        return at
+
+    def padded(self, rows: Tensor, length: int) -> Tensor:  # -> int64[K, length]
+        """Of the samples of the clients at these rows; beyond a client's last they mean nothing."""
+        return self.starts[rows].unsqueeze(1) + torch.arange(length)
+
+
 class EachSample:
     """Hits and loss of every sample of a split, as an `Evaluator` comes by them."""
 
     def __init__(self, task: Task, data: Federation, split: str):
         self.task = task
-        self.starts = data.offsets[split][:-1] - data.offsets[split][0]
+        self.places = SamplePlaces(data, split)
         self.sizes = data.sizes(split)
         self.weights = data.weights_of(split)
         self.totals = data.weight_totals(split)
         blank = torch.full((4, int(self.sizes.sum())), torch.nan, dtype=torch.float64)
         self._each = SampleScores(*blank)
-        self._next = 0
 
     def add(
         self, owner: Tensor, outputs: Tree, targets: Tree, weights: Tensor | None = None
     ) -> None:
         """The next samples of the split, in their order."""
-        at = torch.arange(self._next, self._next + len(owner))
-        self._next += len(owner)
-        self._write(at, scores(self.task, outputs, targets))
+        self._write(self.places.following(len(owner)), scores(self.task, outputs, targets))
 
     def add_padded(
         self,
@@ -309,7 +324,7 @@ class EachSample:
         weights: Tensor | None = None,
     ) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
-        at = self.starts[rows].unsqueeze(1) + torch.arange(exists.shape[1])
+        at = self.places.padded(rows, exists.shape[1])
         each = padded_scores(self.task, outputs, targets, exists)
         self._write(at[exists], _map_scores(lambda t: t[exists], each))
 
@@ -322,10 +337,18 @@ class EachSample:
 
         Where samples have weights, the mean by these (see report/verdicts.py, `weighed_terms`).
         """
+        (hits, hit_weights), (loss, loss_weights) = self.weighed()
+        return hits * hit_weights, loss * loss_weights
+
+    def weighed(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Hits with their weights, and losses with theirs: of a client, they add up to its samples.
+
+        Its figure is the weighed mean.
+        """
         each = self._each
         return (
-            each.hits * self._scale(each.hit_weights),
-            each.loss * self._scale(each.loss_weights),
+            (each.hits, self._scale(each.hit_weights)),
+            (each.loss, self._scale(each.loss_weights)),
         )
 
     def _scale(self, weights: Tensor) -> Tensor:
@@ -340,21 +363,18 @@ class EachOutput:
 
     def __init__(self, data: Federation, split: str, form: TargetForm):
         self.form = form
-        self.starts = data.offsets[split][:-1] - data.offsets[split][0]
+        self.places = SamplePlaces(data, split)
         self.owner = torch.repeat_interleave(torch.arange(data.clients), data.sizes(split))
         self.weights = None if data.weights is None else data.weights_of(split)
         low, high = int(data.offsets[split][0]), int(data.offsets[split][-1])
         self.targets = map_tree(lambda t: plain(t[low:high]), data.targets)
         self._outputs: Tensor | None = None  # made once the shape of an answer is known
-        self._next = 0
 
     def add(
         self, owner: Tensor, outputs: Tree, targets: Tree, weights: Tensor | None = None
     ) -> None:
         """The next samples of the split, in their order."""
-        at = torch.arange(self._next, self._next + len(owner))
-        self._next += len(owner)
-        self._write(at, plain(prediction(outputs)))
+        self._write(self.places.following(len(owner)), plain(prediction(outputs)))
 
     def add_padded(
         self,
@@ -365,7 +385,7 @@ class EachOutput:
         weights: Tensor | None = None,
     ) -> None:
         """All samples of the clients at these rows: [K, longest, ...], of which some exist."""
-        at = self.starts[rows].unsqueeze(1) + torch.arange(exists.shape[1])
+        at = self.places.padded(rows, exists.shape[1])
         self._write(at[exists], plain(prediction(outputs))[exists])
 
     def _write(self, at: Tensor, outputs: Tensor) -> None:

@@ -34,6 +34,7 @@ from .async_work import AsyncWork
 from .evaluation import Counting, EachOutput, EachSample, Evaluator, ScoreSums
 from .metrics import EvaluatedSamples, Metric, Tally, form_of
 from .scores import Scores
+from .subgroups import SubgroupScores, SubgroupTally
 
 if TYPE_CHECKING:
     from .remote_host import HostLike
@@ -337,6 +338,22 @@ class Host:
             scores_by_split[split] = self._scores(split, sums, rows, nothing, tally)
         return scores_by_split
 
+    def evaluate_subgroups(
+        self, version: int, message: bytes, wire_ids: Tensor, shared: bool = False
+    ) -> SubgroupScores:
+        """Personal models, or the shared one, on the test data of these clients, by subgroup."""
+        contract = self.contract
+        rows = self.rows(wire_ids)
+        tally = SubgroupTally(contract.task, self.data, self.settings.metrics, rows)
+        if shared:
+            down = self._open(contract.down, message, version, contract.task.device)
+            w = contract.method.shared(contract.task, down)
+            assert w is not None
+            self._evaluator("test").shared(w, tally)
+        else:
+            self._each_personal(version, message, "test", tally, rows)
+        return tally.scores(self.wire_ids[rows])
+
     def each_sample(
         self, version: int, message: bytes, split: str
     ) -> tuple[Tensor, Tensor]:  # -> float64[n], float64[n]
@@ -345,7 +362,7 @@ class Host:
         Samples are in the order of the data: by client.
         """
         each = EachSample(self.contract.task, self.data, split)
-        self._each_personal(version, message, split, each)
+        self._each_personal(version, message, split, each, torch.arange(self.data.clients))
         return each.means()
 
     def each_output(self, version: int, message: bytes, split: str) -> EvaluatedSamples:
@@ -355,15 +372,18 @@ class Host:
         """
         task = self.contract.task
         each = EachOutput(self.data, split, form_of(self.data, task.criterion))
-        self._each_personal(version, message, split, each)
+        self._each_personal(version, message, split, each, torch.arange(self.data.clients))
         return each.samples()
 
-    def _each_personal(self, version: int, message: bytes, split: str, each: Counting) -> None:
-        """Show every sample of a split, and the answer of its client's personal model."""
+    def _each_personal(
+        self, version: int, message: bytes, split: str, each: Counting, clients: Tensor
+    ) -> None:
+        """Show every sample of these rows' split, and the answer of its client's personal model."""
         contract = self.contract
         down = self._open(contract.down, message, version, contract.task.device)
         evaluator = self._evaluator(split)
-        for rows in self.samples.argsort(stable=True).split(self.chunk):
+        by_size = clients[self.samples[clients].argsort(stable=True)]
+        for rows in by_size.split(self.chunk) if len(by_size) else ():
             x, _ = self._personal(version, down, rows)
             if _is_one_model(x, down):
                 evaluator.shared(x[0], each)

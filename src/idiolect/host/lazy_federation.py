@@ -27,6 +27,7 @@ class LazyFederation(Census):
     behaviour: Behaviour | None = None  # of the run's model and loss, as tried on the samples
     target_scale: TargetScale | None = None  # of real targets that are standardised in training
     training_classes: tuple[int, ...] = ()  # training samples of each class, of all clients
+    test_groups: tuple[int, ...] | None = None  # of each client, see Federation.group_counts
     steepness: tuple[float, ...] = ()  # of a regression's loss, see run/step_sizes.py
     load: Callable[[], Federation] = _nowhere  # the data themselves; it can be sent to a host
 
@@ -57,6 +58,13 @@ def training_classes(federation: Federation) -> tuple[int, ...]:
     if isinstance(federation, LazyFederation):
         return federation.training_classes
     return tuple(federation.class_counts("train").sum(0).tolist()) if federation.classes else ()
+
+
+def test_groups(federation: Federation) -> list[int] | None:
+    """How many groups (patients) each client's test samples are of; None without groups."""
+    if isinstance(federation, LazyFederation):
+        return None if federation.test_groups is None else list(federation.test_groups)
+    return None if federation.groups is None else federation.group_counts("test").tolist()
 
 
 def positive_of(federation: Federation, wanted: str = "") -> PositiveClass | None:

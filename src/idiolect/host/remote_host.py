@@ -20,8 +20,9 @@ from ..core.types import State
 from ..data.federation import Census, Federation
 from .calls import MOST_COUNTED, Call
 from .host import Host, HostSettings
-from .metrics import EvaluatedSamples, TargetForm
+from .metrics import EvaluatedSamples, TargetForm, form_of
 from .scores import Scores
+from .subgroups import SubgroupScores, check_counts
 
 ROUNDING = 1e-9  # by which a weighed mean of hits may lie above 1
 
@@ -137,6 +138,11 @@ class RemoteHost:
             self._load_data = None
         return self._local
 
+    @property
+    def data(self) -> Federation:
+        """The samples of its clients, in this process."""
+        return self.local.data
+
     def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:
         return self.local.personal(version, message, wire_id)
 
@@ -157,6 +163,13 @@ class RemoteHost:
 
     def unreported(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         return self._local.unreported(wire_ids, splits)
+
+    def check_subgroups(self, scores: SubgroupScores) -> None:
+        """ValueError for figures by subgroup of another shape than these data have."""
+        data = self._local.data
+        form = form_of(data, self._local.contract.task.criterion)
+        clients, metrics = len(scores.wire_ids), self.settings.metrics
+        check_counts(scores.columns, data.subgroups, clients, metrics, form)
 
     def most_bytes(self) -> int:
         return self._local.most_bytes()

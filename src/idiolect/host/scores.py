@@ -182,11 +182,15 @@ def interval(values: Sequence[float]) -> float | None:
     return float(stdtrit(n - 1, 0.975)) * sd / math.sqrt(n)
 
 
-def wilson(hits: float, samples: float) -> tuple[float, float]:
+Z = NormalDist().inv_cdf(0.975)  # of an interval at 95 %
+
+
+def wilson(hits: float, samples: float, z: float = Z) -> tuple[float, float]:
     """The 95 % interval of a proportion (Wilson 1927); (NaN, NaN) without a sample.
 
-    `hits` need not be whole: it may be a mean over seeds; nor need `samples`, where these have
-    weights (`Federation.effective_sizes`). scipy's `binomtest` has the same,
+    `hits` need not be whole: it may be a mean over seeds; nor need `samples`: it may be what groups
+    of them, or samples with weights, are worth, with Student's quantile for `z`. scipy's
+    `binomtest` has the same,
     of whole numbers, in a call that takes far longer: a record has thousands of intervals.
 
     >>> low, high = wilson(8, 10)
@@ -195,7 +199,6 @@ def wilson(hits: float, samples: float) -> tuple[float, float]:
     """
     if not samples or math.isnan(hits):
         return math.nan, math.nan
-    z = NormalDist().inv_cdf(0.975)
     centre = (hits + z**2 / 2) / (samples + z**2)
     half = z / (samples + z**2) * math.sqrt(hits * (samples - hits) / samples + z**2 / 4)
     return max(0.0, centre - half), min(1.0, centre + half)

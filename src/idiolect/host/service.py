@@ -47,6 +47,7 @@ class Service:
             "arrived": self._arrived,
             "evaluate": self._evaluate,
             "evaluate_shared": self._evaluate_shared,
+            "evaluate_subgroups": self._evaluate_subgroups,
             "save": self._save,
             "load": self._load,
             "release": self._release,
@@ -156,6 +157,9 @@ class Service:
     def _evaluate_shared(self, call: Call) -> Call:
         version, down, wire_ids, splits = calls.read_evaluate(call)
         return calls.scores_reply(self.host.evaluate_shared(version, down, splits, wire_ids))
+
+    def _evaluate_subgroups(self, call: Call) -> Call:
+        return calls.subgroups_reply(self.host.evaluate_subgroups(*calls.read_subgroups(call)))
 
     def _save(self, call: Call) -> Call:
         self.host.save(_folder(call))

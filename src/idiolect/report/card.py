@@ -17,6 +17,8 @@ from ..host.scores import wilson
 from .captions import class_note, known
 from .clients import ClientsView, clients_view
 from .format import count, number, signed, size
+from .subgroup_tables import SubgroupsView, interval_text, subgroups_view
+from .subgroups import PERSONAL, WORSE
 from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain
 
 MOST_CLIENTS = 50  # rows of the table of clients; of more, those that are served worst
@@ -65,7 +67,10 @@ def model_card(result: Any, local: Any = None, defaults: Mapping[str, Any] | Non
         _section("Data", _data(record)),
         _section("Model and method", _model(record, summary, defaults or {})),
         _section("Figures", _figures(record, summary)),
-        _section("For whom it works, and for whom not", _clients(record, view, local)),
+        _section(
+            "For whom it works, and for whom not",
+            "\n\n".join([_clients(record, view, local), *_subgroups(subgroups_view(result))]),
+        ),
         _section("Limits", _limits(record, summary, local)),
         _section("What it took", _cost(record, summary)),
         _section("Software", _software(record)),
@@ -159,7 +164,8 @@ def _figures(record: Any, summary: dict[str, Any]) -> str:
         held_out = summary["held_out"]
         figure = "accuracy" if known(held_out["accuracy"]["mean"]) else "loss"
         text += (
-            f"\n\n{held_out['clients']:,} clients took no part in training; after personalisation "
+            f"\n\n{plural(held_out['clients'], 'client')} took no part in training; after "
+            "personalisation "
             f"their {figure} is {number(held_out[figure]['mean'])}."
         )
     return text
@@ -181,7 +187,8 @@ def verdicts(record: Any, view: ClientsView) -> list[ClientVerdict]:
     rows = []
     for client, accuracy in view.served[0].values.items():
         samples = view.samples[client]
-        evidence = effective.get(client, samples)
+        # what groups, or samples that weigh unlike, are worth at least
+        evidence = min(effective.get(client, samples), view.groups.get(client, samples))
         low, high = wilson(accuracy * evidence, evidence)
         constant = constants.get(client)
         floor = math.nan if constant is None else float(constant)
@@ -216,13 +223,14 @@ def _clients(record: Any, view: ClientsView, local: Any) -> str:
     if any(tallies.values()):
         words.append(
             f"Against always answering the client's most frequent class, the model is better for "
-            f"{tallies['better']:,} clients, worse for {tallies['worse']:,}, and for "
+            f"{plural(tallies['better'], 'client')}, worse for {tallies['worse']:,}, and for "
             f"{tallies['cannot tell']:,} the test samples cannot tell."
         )
     if gains:
         words.append(_against_local(gains, record, local))
+    units = "groups of test samples" if view.groups else "test samples"
     words.append(
-        "Intervals are those of a proportion over the client's own test samples (Wilson), of the "
+        f"Intervals are those of a proportion over the client's own {units} (Wilson), of the "
         "mean over seeds; the client is called better or worse where the interval does not hold "
         "what its majority class reaches on the same samples."
     )
@@ -278,6 +286,41 @@ def _clients_by_figure(record: Any, view: ClientsView, local: Any) -> str:
     return text + "\n\n" + _table(heading, cells)
 
 
+def _subgroups(view: SubgroupsView) -> list[str]:
+    """A part for every column of subgroups: the figure of each, over all clients."""
+    parts = []
+    heading = ["subgroup", "test samples", view.figure, "95 % interval"]
+    heading += ["difference from the others", "95 % interval", "against them"]
+    for column in view.columns:
+        rows = [r for r in view.main_rows(column) if r["model"] == PERSONAL]
+        grouped = any("groups" in row for row in rows)
+        cells = [
+            [
+                r["subgroup"],
+                f"{r['samples']:,}" + (f" of {plural(r['groups'], 'group')}" if grouped else ""),
+                number(r["value"]),
+                interval_text(r["low"], r["high"], number),
+                signed(r["difference"]),
+                interval_text(r["difference_low"], r["difference_high"], signed),
+                r["verdict"],
+            ]
+            for r in rows
+        ]
+        words = [_subgroup_words(view, column), *view.remarks(column, rows)]
+        sentences = ". ".join(_text(word[0].upper() + word[1:]) for word in words)
+        parts.append(f"### By {_text(column)}\n\n{sentences}.\n\n{_table(heading, cells)}")
+    return parts
+
+
+def _subgroup_words(view: SubgroupsView, column: str) -> str:
+    """Which subgroups are served clearly worse."""
+    rows = [r for r in view.main_rows(column) if r["model"] == PERSONAL]
+    worse = [str(row["subgroup"]) for row in rows if row["verdict"] == WORSE]
+    if worse:
+        return f"clearly worse than for the other test samples: {', '.join(worse)}"
+    return "for no subgroup the model is clearly worse than for the other test samples"
+
+
 def _limits(record: Any, summary: dict[str, Any], local: Any) -> str:
     seed = record.seeds[0]
     honest = [row for row in seed.clients if not (row["malicious"] or row["held_out"])]
@@ -287,9 +330,12 @@ def _limits(record: Any, summary: dict[str, Any], local: Any) -> str:
         "clients, or about data that change after training."
     ]
     if untested := tested.count(0):
-        lines.append(f"{untested:,} clients have no test data: for them nothing is known.")
+        have = "has" if untested == 1 else "have"
+        clients = plural(untested, "client")
+        lines.append(f"{clients} {have} no test data: nothing is known for such a client.")
     if few := sum(0 < n < FEW_SAMPLES for n in tested):
-        lines.append(f"{few:,} clients have fewer than {FEW_SAMPLES} test samples.")
+        have = "has" if few == 1 else "have"
+        lines.append(f"{plural(few, 'client')} {have} fewer than {FEW_SAMPLES} test samples.")
     if len(record.seeds) == 1:
         lines.append("One seed: how much figures vary with the seed was not measured.")
     if local is None:
@@ -300,7 +346,8 @@ def _limits(record: Any, summary: dict[str, Any], local: Any) -> str:
     if not record.baseline:
         lines.append("What a constant answer reaches is not in the record.")
     if seed.count("malicious"):
-        lines.append(f"{seed.count('malicious'):,} malicious clients took part in this simulation.")
+        malicious = plural(seed.count("malicious"), "malicious client")
+        lines.append(f"{malicious} took part in this simulation.")
     if any(summary["collapsed"]):
         lines.append("Models of some seed collapsed: they must not be used.")
     for fate in ("rejected", "missing"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,8 @@ import numpy as np
 from ..core.columns import LONGEST, Column, FittedTable, render
 from ..core.documents import plain
 from ..core.knobs import SettingError
-from ..core.text import shown
-from ..core.types import leaves
+from ..core.text import plural, shown
+from ..data.federation import Census
 from .format import count, number, signed
 from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients, weighed_terms
 
@@ -72,6 +72,7 @@ class ClientsView:
     without: int  # clients that have no value: no test samples, or the metric is not defined
     constant: str = "majority class"  # what a constant answer is here
     weight: str = ""  # the column that samples are weighed by
+    groups: dict[str, int] = field(default_factory=dict)  # of these samples; {} without groups
 
     @property
     def ordered(self) -> list[str]:
@@ -97,6 +98,7 @@ class ClientsView:
                 "client": name,
                 "place": place,
                 "samples": self.samples[name],
+                **({"groups": self.groups[name]} if self.groups else {}),
                 "values": {s.name: s.values.get(name, math.nan) for s in self.served},
                 **_gain_figures(first.gains.get(name)),
                 "over_constant": first.over_constant.get(name),
@@ -140,22 +142,32 @@ class ClientsView:
         if any(s.gains for s in self.served):
             columns += [Column(word, 0, counted(word)) for word in ("gain", "lose")]
             columns.append(Column("cannot tell", 4, counted("cannot_tell")))
-        title = f"{self.figure} of {len(self.ordered):,} clients, each on its own test data"
+        clients = plural(len(self.ordered), "client")
+        title = f"{self.figure} of {clients}, each on its own test data"
         return FittedTable(columns, rows, title, self._note())
 
     def _note(self) -> str:
         notes = []
         if any(s.gains for s in self.served):
+            units = "groups of test samples" if self.groups else "test samples"
             notes.append(
                 "gain, lose, cannot tell: clients, against Local with as many gradients, by paired "
-                "tests on their test samples (5 % of those called may be wrong)"
+                f"tests on their {units} (5 % of those called may be wrong)"
             )
+            bounds = [gain.low for s in self.served for gain in s.gains.values()]
+            if self.groups and not any(map(math.isfinite, bounds)):
+                notes.append(
+                    "no intervals: a record does not say which samples are of one group; "
+                    "compare --clients-table shows them, which has the data"
+                )
         if any(s.over_constant for s in self.served):
             notes.append(
                 f"below {self.constant}: clients that one constant answer, their own, serves better"
             )
         if self.without:
-            notes.append(f"{self.without:,} clients have no value: no test data, or not defined")
+            have = "has" if self.without == 1 else "have"
+            clients = plural(self.without, "client")
+            notes.append(f"{clients} {have} no value: no test data, or not defined")
         if self.weight:
             notes.append(f"weighted by {shown(self.weight, LONGEST)!r}")
         return "\n".join(notes)
@@ -167,6 +179,8 @@ class ClientsView:
             Column("place", 90, lambda r: r["place"]),
             Column("test samples", 91, lambda r: count(r["samples"])),
         ]
+        if self.groups:
+            columns.append(Column("groups", 91.5, lambda r: count(r["groups"])))
         several = len(self.served) > 1
         for at, s in enumerate(self.served):
             # the first and the last (Local, where it is there) stay longest
@@ -213,7 +227,7 @@ def clients_view(result: Any, local: Any = None) -> ClientsView:
         local = max(alone, key=_gradients, default=None)
     # Local is what the others are measured by: it stands last, unless it stands alone
     order = sorted(range(len(results)), key=lambda i: results[i].record.method == "local")
-    names = _short_names([results[i].record.method for i in order])
+    names = short_names([results[i].record.method for i in order])
     records = [results[i].record for i in order]
     record = records[0]
     figure = record.figure
@@ -232,7 +246,8 @@ def clients_view(result: Any, local: Any = None) -> ClientsView:
     constant = "majority class" if figure == "accuracy" else "constant answer"
     without = len(rows) - len(served[0].values)
     weight = str(record.data.get("weight", ""))
-    return ClientsView(figure, higher, served, samples, without, constant, weight)
+    groups = _groups(record)
+    return ClientsView(figure, higher, served, samples, without, constant, weight, groups)
 
 
 def _value_column(heading: str, s: Served, rank: int) -> Column:
@@ -252,10 +267,10 @@ def _names(record: Any) -> list[str]:
     return [str(row["client"]) for row in record.seeds[0].clients]
 
 
-def _short_names(methods: Sequence[str]) -> list[str]:
+def short_names(methods: Sequence[str]) -> list[str]:
     """A name of each row that no other has.
 
-    >>> _short_names(["fedavg", "local", "local"])
+    >>> short_names(["fedavg", "local", "local"])
     ['fedavg', 'local 1', 'local 2']
     """
     times = Counter(methods)
@@ -305,13 +320,16 @@ def _gains(result: Any, local: Any, figure: str, higher: bool) -> dict[str, Clie
     sizes = {str(row["client"]): row["test_samples"] for row in result.record.seeds[0].clients}
     effective = _effective(result.record, names)
     counted = figure == "accuracy" and effective is None
+    groups = _groups(result.record)
+    group = None
     try:
-        each, owner = _paired(result, local, figure, names)
+        each, owner, group = _paired(result, local, figure, names)
     except SettingError:
-        each, owner = _unpaired(values, theirs, sizes, names, counted)
-    judged = judged_clients(each, owner, names, counted, effective=effective)
+        # which samples are of one group the record does not say
+        each, owner = _unpaired(values, theirs, sizes, names, counted and not groups)
+    judged = judged_clients(each, owner, names, counted, effective=effective, group=group)
     return {
-        name: replace(gain, gain=differences[name], samples=sizes[name])
+        name: replace(gain, gain=differences[name], samples=sizes[name], groups=groups.get(name))
         for name, gain in zip(names, judged, strict=True)
     }
 
@@ -328,12 +346,18 @@ def _effective(record: Any, names: Sequence[str]) -> np.ndarray | None:
     return np.array([rows[name]["test_effective"] for name in names])
 
 
+def _groups(record: Any) -> dict[str, int]:
+    """How many groups (patients) the test samples of every client are of; {} without groups."""
+    rows = record.seeds[0].clients
+    return {str(row["client"]): int(row["test_groups"]) for row in rows if "test_groups" in row}
+
+
 def _paired(
     result: Any, local: Any, figure: str, names: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The difference of each test sample, the mean over seeds, and the position of its client.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The difference of each test sample, the mean over seeds; its client's position, its group.
 
-    Of a figure that no single sample has, that of the loss.
+    Of a figure that no single sample has, that of the loss. None without groups.
     """
     seeds = [seed.seed for seed in result.record.seeds]
     by_seed = []
@@ -346,25 +370,38 @@ def _paired(
     sizes = [int(row["test_samples"]) for row in result.record.seeds[0].clients]
     each = np.mean(by_seed, axis=0)
     if len(each) != sum(sizes):
-        raise SettingError("clients: their samples are not at one host")
+        raise SettingError("clients: their samples are not all at hand")
     place = {name: at for at, name in enumerate(names)}
     owner = np.repeat([place.get(name, -1) for name in everyone], sizes)
+    hosts = result.session(seeds[0]).hosts
     if _effective(result.record, names) is not None:
-        data = result.session(seeds[0]).hosts[0].data
-        client = np.repeat(np.arange(len(sizes)), sizes)
-        each = weighed_terms(each, data.weights_of("test").numpy(), client)
-    return each[owner >= 0], owner[owner >= 0]
+        weights = _in_order(hosts, [host.data.weights_of("test").numpy() for host in hosts])
+        each = weighed_terms(each, weights, np.repeat(np.arange(len(sizes)), sizes))
+    if any(host.data.groups is None for host in hosts):
+        return each[owner >= 0], owner[owner >= 0], None
+    group = _in_order(hosts, [host.data.groups_of("test").numpy() for host in hosts])
+    return each[owner >= 0], owner[owner >= 0], group[owner >= 0]
 
 
 def _samples(result: Any, seed: int, figure: str) -> np.ndarray:
     """What every test sample says of a result's personal models, higher is better."""
     session = result.session(seed)
     version = session.server.version
-    host = session.hosts[0]
-    if not any(t[:1].numel() for t in leaves(host.data.inputs)):
+    if any(isinstance(host.data, Census) for host in session.hosts):
         raise SettingError("data: the samples are not at hand")
-    hits, loss = host.each_sample(version, session.server.message(version), "test")
-    return np.asarray(hits if figure == "accuracy" else -loss)
+    down = session.server.message(version)
+    parts = [host.each_sample(version, down, "test") for host in session.hosts]
+    return _in_order(
+        session.hosts, [(hits if figure == "accuracy" else -loss).numpy() for hits, loss in parts]
+    )
+
+
+def _in_order(hosts: Sequence[Any], parts: Sequence[np.ndarray]) -> np.ndarray:
+    """An entry of each test sample at every host, in the order of clients."""
+    sizes = [host.data.sizes("test").numpy() for host in hosts]
+    pairs = zip(hosts, sizes, strict=True)
+    owner = np.concatenate([np.repeat(host.wire_ids.numpy(), each) for host, each in pairs])
+    return np.concatenate(parts)[owner.argsort(kind="stable")]
 
 
 def _unpaired(

@@ -6,6 +6,9 @@ each than the other. Its interval at 95 %:
 - samples that are right or wrong: that of Bonett and Price (2012) for paired proportions, which
   adds one sample that the one candidate alone has right, and one that the other has. Five samples
   on which both agree leave ± 0.4, not ± 0.
+- groups of samples, such as the rows of one patient: a group is one sample, and has the mean of its
+  own, weighed by their number (see units.py). The same intervals are made of these: five copies of
+  a row under one group say as much as the row.
 - losses: Student's t with a variance shrunk towards that within all clients, as if there were
   PRIOR more samples that have it (the moderated t of Smyth 2004, with fixed degrees). A few samples
   without the rare outcome do not show how much the loss varies.
@@ -26,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from ..data.read.ids import ClientId
+from .units import Units
 
 LEVEL = 0.05
 TINY = np.finfo(np.float64).tiny
@@ -41,11 +45,12 @@ class ClientGain:
     """What one candidate does for one client, against another."""
 
     client: ClientId
-    samples: int  # that it is judged by
+    samples: int  # that it is judged by, whatever the groups
     gain: float  # NaN without samples
     low: float  # of the 95 % interval; infinite with too few samples
     high: float
     verdict: str  # GAINS, LOSES or CANNOT_TELL
+    groups: int | None = None  # that these samples are of; None where each is by itself
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,6 +63,7 @@ def judged_clients(
     counted: bool,
     trainings: np.ndarray | float = 0.0,  # variance of each client's mean from training to training
     effective: np.ndarray | None = None,  # of weighted samples: as how many those of a client say
+    group: np.ndarray | None = None,  # int64[n]: samples of one number are no independent evidence
 ) -> list[ClientGain]:
     """A line per client, in the order of `ids`; `counted`: samples are right or wrong.
 
@@ -70,6 +76,10 @@ def judged_clients(
     from scipy.stats import false_discovery_control
 
     clients = len(ids)
+    samples = np.bincount(owner, minlength=clients)
+    units = Units.of(owner, group)
+    sums = units.sums(each)
+    each, owner = units.values_by_client(each[None])[0], units.owner
     count, mean, variance = by_client(each, owner, clients)
     evidence = count if effective is None else np.minimum(count, effective)
     enough = evidence >= CLIENT_SAMPLES
@@ -79,11 +89,9 @@ def judged_clients(
         centre = count * mean / n
         error = np.sqrt(((squares + 2) / n - centre**2) / n + trainings)
         quantile = ndtri(1 - LEVEL / 2)
-        p = np.maximum(2 * ndtr(-np.abs(centre) / error), _sign_test(each, owner, clients))
+        p = np.maximum(2 * ndtr(-np.abs(centre) / error), _sign_test(sums, owner, clients))
     else:
-        freedom = np.maximum(evidence - 1, 0) + PRIOR
-        within = PRIOR * everyones(count, variance) + np.maximum(evidence - 1, 0) * variance
-        within = within / freedom
+        within, freedom = moderated(count, variance, evidence)
         centre = mean
         error = np.sqrt(within / np.maximum(count, 1) + trainings)
         quantile = stdtrit(freedom, 1 - LEVEL / 2)
@@ -97,11 +105,12 @@ def judged_clients(
     return [
         ClientGain(
             ids[k],
-            int(count[k]),
+            int(samples[k]),
             float(mean[k]) if count[k] else math.nan,
             float(centre[k] - half[k]),
             float(centre[k] + half[k]),
             (GAINS if mean[k] > 0 else LOSES) if called[k] else CANNOT_TELL,
+            None if group is None else int(count[k]),
         )
         for k in range(clients)
     ]
@@ -138,7 +147,7 @@ def weighed_terms(
 
 
 def _sign_test(each: np.ndarray, owner: np.ndarray, clients: int) -> np.ndarray:
-    """Two-sided p-values of the exact sign test on samples that one of the two has right."""
+    """Two-sided p-values of the exact sign test on units that one of the two has right."""
     from scipy.special import bdtr
 
     better = np.bincount(owner[each > 0], minlength=clients)
@@ -157,6 +166,18 @@ def by_client(
     mean = np.bincount(owner, values, minlength=clients) / safe
     squares = np.bincount(owner, (values - mean[owner]) ** 2, minlength=clients)
     return count, mean, squares / np.maximum(count - 1, 1)
+
+
+def moderated(
+    count: np.ndarray, variance: np.ndarray, evidence: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Variances shrunk towards that of all clients, and their degrees of freedom.
+
+    `evidence` is as how many units those of a client say, where they weigh unlike.
+    """
+    own = np.maximum((count if evidence is None else evidence) - 1, 0)
+    freedom = own + PRIOR
+    return (PRIOR * everyones(count, variance) + own * variance) / freedom, freedom
 
 
 def everyones(count: np.ndarray, variance: np.ndarray) -> float:

@@ -10,6 +10,7 @@ not match is refused: see core/documents.py. Format 5 (`settings.json` has the n
     metrics.csv        a row per seed and evaluated round
     clients.csv        a row per seed and client
     reliability.csv    with the metric calibration_error: a row per seed, client and bin
+    subgroups.csv      where data have subgroups: a row per seed, model, subgroup, client and figure
     result.json        the summary that `--json` prints
     record.json        everything that `idiolect.load` gives back (see run/record.py)
     record.safetensors test accuracy of every client in every evaluated round

@@ -20,13 +20,14 @@ from ..core.scratch import ScratchFolder
 from ..core.text import warn
 from ..data.federation import SPLITS
 from ..host.baselines import per_client, trivial
-from ..host.lazy_federation import whole
+from ..host.lazy_federation import test_groups, whole
 from ..host.metrics import described, direction, in_use
 from ..host.scores import COLLAPSE_LOSS, ENDS, Scores, summarise
 from ..methods import label_of, name_of
 from ..report.captions import DIVERGED, TO_TRY
 from ..report.format import Figure
 from ..report.progress import RoundReport
+from ..report.subgroups import PERSONAL, SHARED, subgroup_figures
 from . import checkpoint
 from .callbacks import Callbacks, Moment
 from .directory import (
@@ -447,6 +448,7 @@ class SeedRun:
         shared = engine.evaluate_shared(("test",), people.evaluated)
         if shared:
             record.shared_model = summarise(shared["test"])
+        record.subgroups = self._by_subgroup(bool(shared))
         if len(people.held_out):
             session.personalise_held_out(self.settings.held_out_rounds)
             parts["held_out"] = engine.evaluate(people.held_out, SPLITS)
@@ -460,6 +462,8 @@ class SeedRun:
         scores = {split: Scores.merge([part[split] for part in parts.values()]) for split in SPLITS}
         counts = {name: count.tolist() for name, count in ledger.counts.items()}
         counts |= effective_columns(self.runner.parts.federation)
+        if (groups := test_groups(self.runner.parts.federation)) is not None:
+            counts = {"test_groups": groups, **counts}
         everyone = torch.arange(len(session.server.roster))
         record.clients = client_rows(
             session.server.roster.ids,
@@ -474,6 +478,27 @@ class SeedRun:
         if self.settings.validates and record.history:
             row = best_row(self.history, self.settings)
             record.best = dict(record.history[row]) if row >= 0 else {}
+
+    def _by_subgroup(self, shared: bool) -> list[dict[str, Any]]:
+        """Figures by subgroup on test data: of personal models, and of the shared one."""
+        session, federation = self.session, self.runner.parts.federation
+        if not federation.subgroups:
+            return []
+        grouped = test_groups(federation) is not None
+        clients = session.people.evaluated
+        models = {PERSONAL: False, SHARED: True} if shared else {PERSONAL: False}
+        return [
+            figure.as_dict()
+            for model, is_shared in models.items()
+            for figure in subgroup_figures(
+                session.engine.evaluate_subgroups(clients, is_shared),
+                federation.subgroups,
+                session.metrics,
+                session.server.roster.ids,
+                grouped,
+                model,
+            )
+        ]
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> Path | None:

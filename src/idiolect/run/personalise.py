@@ -15,6 +15,7 @@ from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
 from ..host.host import Host
 from ..host.scores import Scores, summarise
+from ..report.subgroups import SubgroupFigure, subgroup_figures
 from ..server.protocol import Contract, RoundRequest
 from ..server.roster import Roster
 from ..task.task import Task
@@ -80,9 +81,16 @@ def personalised(
         gradients.index_add_(0, answer.trained, answer.gradients)
     down = session.server.message(first)
     scores = host.evaluate(first, down, wire_ids, SPLITS)
+    subgroups: list[SubgroupFigure] = []
+    if federation.subgroups:
+        counted = host.evaluate_subgroups(first, down, wire_ids)
+        grouped = federation.groups is not None
+        used = settings.metrics
+        subgroups = subgroup_figures(counted, federation.subgroups, used, federation.ids, grouped)
     host.release()
     new = PersonalisedModels(contract, roster, first, down, host)
     seed = _figures(session.seed, new, scores, gradients, effective_columns(federation))
+    seed.subgroups = [figure.as_dict() for figure in subgroups]
     note = {
         "rounds": rounds,
         "text": f"{plural(len(roster), 'client')} after training: "

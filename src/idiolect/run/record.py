@@ -27,6 +27,7 @@ from ..core.types import Id
 from ..host.metrics.sample_means import CalibrationError
 from ..host.scores import Scores, wilson
 from ..report.format import number
+from ..report.subgroups import directions, over_seeds
 from ..report.targets import point
 from .directory import FORMAT
 from .history import History
@@ -57,6 +58,8 @@ class SeedRecord:
     clients: list[dict[str, Any]] = field(default_factory=list)  # a row per client
     reliability: list[dict[str, Any]] = field(default_factory=list)
     # ^ with the metric calibration_error: a row per client and bin, see `reliability_rows`
+    subgroups: list[dict[str, Any]] = field(default_factory=list)
+    # ^ where data have subgroups: a row per subgroup and figure, see report.subgroups
     sent: dict[str, int] = field(
         default_factory=dict
     )  # bytes_up, bytes_down, values_up, values_down
@@ -215,6 +218,19 @@ class Record:
         """One row per seed, client and bin, for reliability.csv; see `reliability_rows`."""
         return [{"seed": s.seed, **row} for s in self.seeds for row in s.reliability]
 
+    def subgroups_table(self) -> list[dict[str, Any]]:
+        """One row per seed, model, subgroup, client ("" for all) and figure, for subgroups.csv."""
+        first = ("model", "column", "subgroup")
+        return [
+            {"seed": s.seed, **{n: row[n] for n in first}, "client": row.get("client", "")} | row
+            for s in self.seeds
+            for row in s.subgroups
+        ]
+
+    def subgroups(self) -> list[dict[str, Any]]:
+        """The same over seeds, with verdicts; see report.subgroups."""
+        return over_seeds([s.subgroups for s in self.seeds], directions(self.metrics))
+
     def as_dict(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON: NaN and infinity become null."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "seeds"}
@@ -245,7 +261,7 @@ class Record:
             hints = {k: v for k, v in get_type_hints(SeedRecord).items() if k != "by_client"}
             seed_rows = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for at, seed in enumerate(seed_rows):
-                optional = {"best", "times", "counted", "messages", "reliability"}
+                optional = {"best", "times", "counted", "messages", "reliability", "subgroups"}
                 expect_fields(seed, hints, optional, place=f"seeds[{at}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in seed_rows]})
             record.check()

@@ -23,6 +23,7 @@ from ..data.read.ids import plain_id, unknown_client
 from ..host.scores import COLLAPSE_LOSS
 from ..report.card import model_card
 from ..report.format import number
+from ..report.subgroup_tables import SubgroupsView, subgroups_view
 from ..report.tables import results_table
 from ..server.roster import Roster
 from ..task.initial import constants
@@ -119,12 +120,23 @@ class Result:
         return [s.final[split][key] for s in self.record.seeds]
 
     def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
-        """A data frame: "rounds" (a row per seed and evaluated round), "clients" or "reliability".
+        """A data frame: "rounds" (a row per seed and evaluated round), "clients" and others.
 
-        The last has a row per seed, client and bin of the metric calibration_error.
+        "reliability" has a row per seed, client and bin of the metric calibration_error,
+        "subgroups" one per seed, subgroup, client ("" for all) and figure.
         """
-        tables = {"rounds": self.rounds_table, "clients": self.clients_table}
-        return frame(table, tables | {"reliability": self.record.reliability_table})
+        tables = {
+            "rounds": self.rounds_table,
+            "clients": self.clients_table,
+            "reliability": self.record.reliability_table,
+            "subgroups": self.record.subgroups_table,
+        }
+        return frame(table, tables)
+
+    @property
+    def subgroups(self) -> SubgroupsView:
+        """Figures by subgroup, over all clients and within each: `print` shows the tables."""
+        return subgroups_view(self)
 
     def card(self, path: str | Path | None = None, local: Result | None = None) -> str:
         """The model card in Markdown, written to a file where one is given.
@@ -369,6 +381,8 @@ class Result:
         write_csv(path / "clients.csv", self.clients_table())
         if reliability := self.record.reliability_table():
             write_csv(path / "reliability.csv", reliability)
+        if subgroups := self.record.subgroups_table():
+            write_csv(path / "subgroups.csv", subgroups)
         write_json(path / "result.json", self.summary())
         write_record(record, path)
 

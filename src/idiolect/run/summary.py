@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.documents import plain
 from ..host.scores import interval
+from ..report.subgroups import directions, over_seeds
 
 if TYPE_CHECKING:
     from .record import Record, SeedRecord
@@ -56,6 +57,7 @@ class SeedSummary:
     malicious: Figures = field(default_factory=dict)
     held_out: Figures = field(default_factory=dict)
     clients: dict[str, int] = field(default_factory=dict)  # how many are malicious, held_out
+    subgroups: tuple[dict[str, Any], ...] = ()  # over all clients, see report.subgroups
 
     @classmethod
     def of(cls, s: SeedRecord) -> SeedSummary:
@@ -87,6 +89,7 @@ class SeedSummary:
             malicious=s.malicious,
             held_out=s.held_out,
             clients={part: s.count(part) for part in ("malicious", "held_out")},
+            subgroups=tuple(row for row in s.subgroups if "client" not in row),
         )
 
 
@@ -202,6 +205,9 @@ class Summary:
             if figures[0]:
                 count = {"clients": seeds[0].clients[group]} if group in seeds[0].clients else {}
                 out[group] = count | {name: measure(figures, name) for name in names}
+        if seeds[0].subgroups:
+            by_seed = [s.subgroups for s in seeds]
+            out["subgroups"] = over_seeds(by_seed, directions(self.metrics))
         return plain(out)
 
     def _heard(self) -> dict[str, float]:
@@ -263,6 +269,10 @@ class Summary:
             staleness=(_number(saved["staleness"]),) if "staleness" in saved else (),
             **groups,
             clients={g: saved[g]["clients"] for g in groups if "clients" in saved[g]},
+            subgroups=tuple(
+                {k: _number(v) for k, v in row.items() if k != "verdict"}
+                for row in saved.get("subgroups", ())
+            ),
         )
         facts = {*MEASURE_KEYS, "clients_undefined"}
         return cls(
@@ -282,7 +292,7 @@ _KEYS = (
     *("metrics", "metric", "heard", "bytes", "values", "gradients_per_client", "counted", "time"),
     *("staleness", "seconds", "rejected", "rejected_by_reason", "missing", "missing_by_reason"),
     *("messages", "stopped", "collapsed", "clients_not_finite"),
-    *("best_round", "best_after_20", "best_by_validation"),
+    *("best_round", "best_after_20", "best_by_validation", "subgroups"),
 )
 
 
@@ -357,7 +367,8 @@ def _figures(measures: Mapping[str, Mapping[str, Any]], names: Iterable[str]) ->
     return out
 
 
-def _number(value: float | None) -> float:
+def _number(value: Any) -> Any:
+    """null as NaN."""
     return math.nan if value is None else value
 
 

@@ -27,7 +27,7 @@ from ..engine.retry import HostCalls
 from ..engine.rounds import Engine
 from ..host.baselines import trivial
 from ..host.host import Host
-from ..host.lazy_federation import LazyFederation, training_classes
+from ..host.lazy_federation import LazyFederation, test_groups, training_classes
 from ..host.metrics import in_use
 from ..host.remote_host import HostLike, RemoteHost
 from ..host.service import HostRecipe
@@ -183,6 +183,7 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
         behaviour=parts[0].behaviour,
         target_scale=parts[0].target_scale,
         training_classes=training_classes(data),
+        test_groups=None if data.groups is None else tuple(test_groups(data) or ()),
         steepness=() if steepness is None else astuple(steepness),
         load=load,
     )

@@ -26,6 +26,7 @@ from ..methods import label_of
 from ..report.captions import DIVERGED, figures_of, main_figure
 from ..report.format import number
 from ..report.plots import write_curves
+from ..report.subgroup_tables import SubgroupsView, subgroups_view
 from ..report.tables import baseline_row, read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
@@ -332,13 +333,27 @@ class Comparison:
         """One row per method, seed and client."""
         return self._labelled([r.clients_table() for r in self.results])
 
+    def subgroups_table(self) -> list[dict[str, Any]]:
+        """One row per method, seed, subgroup, client and figure."""
+        return self._labelled([r.record.subgroups_table() for r in self.results])
+
+    @property
+    def subgroups(self) -> SubgroupsView:
+        """Figures by subgroup, a row per method and subgroup: `print` shows the tables."""
+        return subgroups_view(self)
+
     def _labelled(self, tables: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         pairs = zip(self.labels, tables, strict=True)
         return [{"method": label, **row} for label, table in pairs for row in table]
 
     def to_pandas(self, table: str = "rounds") -> pandas.DataFrame:
-        """A data frame of "rounds" or "clients", with a column for the method."""
-        return frame(table, {"rounds": self.rounds_table, "clients": self.clients_table})
+        """A data frame of "rounds", "clients" or "subgroups", with a column for the method."""
+        tables = {
+            "rounds": self.rounds_table,
+            "clients": self.clients_table,
+            "subgroups": self.subgroups_table,
+        }
+        return frame(table, tables)
 
     def save(self, directory: str | Path) -> Path:
         """Every result in its own folder, and the comparison."""

@@ -24,7 +24,7 @@ from ..core.documents import plain
 from ..core.draws import keyed_torch
 from ..core.knobs import SettingError, build, check, knob, with_role
 from ..core.parts import Parts
-from ..core.text import plural
+from ..core.text import note, plural
 from ..core.types import leaves
 from ..data.federation import Federation
 from ..host.evaluation import Evaluator, ScoreSums
@@ -111,6 +111,8 @@ def splits(
     ['none', 'layer:1', 'layer:2', 'biases', 'adapter', 'all']
     """
     whole, _ = read_task(task, federation)
+    if federation.subgroups:
+        note("subgroup has no effect on splits; run and compare give its figures")
     if not bool(federation.sizes("valid").any()):
         raise SettingError(
             "data: no client has validation data, which decide between splits; "

@@ -187,3 +187,8 @@ def test_sums_that_could_be_subtracted_from_each_other_do_not_leave(tmp_path):
     other = Call("sums", {**call.facts, "missing": "drop"})
     assert "two answers could be differenced" in at.refusal(other)
     assert "two answers could be differenced" in at.refusal(sums(1, ["age", "bp"]))
+
+
+def test_figures_by_subgroup_are_refused_with_the_reason(tmp_path):
+    with pytest.raises(SettingError, match="subgroup must be left out of a deployment: sites"):
+        SiteData("north", "table", {"path": str(tmp_path / "x.csv"), "subgroup": "sex"}).check()

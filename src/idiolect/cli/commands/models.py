@@ -294,6 +294,7 @@ def personalise(argv: list[str]) -> None:
     title = f"{plural(len(federation.ids), 'client')} after training"
     facts = {**summary, "clients": new.clients_table(), "folder": str(folder)}
     emit(parsed.output.json, facts, results_table([summary], title))
+    parsed.output.show_subgroups(new)
     if not parsed.output.json:
         print(shown(f"{plural(len(paths) - 1, 'file')} and {paths[-1].name} in {folder}"))
 
@@ -307,7 +308,7 @@ def _newcomers(parsed: Any, result: Result, options: dict[str, Any]) -> Federati
         name: getattr(reading, name)
         for name in (
             *("client", "target", "split", "kind", "valid", "test", "seed", "group", "time"),
-            *("weight", "merge_names", "duplicates"),
+            *("weight", "subgroup", "merge_names", "duplicates"),
         )
     }
     return Federation.from_frame(

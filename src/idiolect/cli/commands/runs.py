@@ -102,6 +102,8 @@ def show(argv: list[str]) -> None:
     else:
         table = results_table(rows, heading, goals=goals, also=output.also)
     emit(output.json, rows[0] if len(rows) == 1 else rows, table)
+    for one in runs.values():
+        output.show_subgroups(one)
 
 
 def _draw(

@@ -119,6 +119,7 @@ def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = F
     rows = [*_baseline(federation, task, settings), summary]
     emit(output.json, summary, _table(rows, plan, federation, task))
     output.show_clients(result)
+    output.show_subgroups(result)
     say(f"run directory: {directory}")
 
 
@@ -204,6 +205,7 @@ def compare_plans(
         write_curves(comparison.curves, comparison.goals, directory, output.against)
     emit(output.json, comparison.summary(), comparison.table(OUT.width, output.also))
     output.show_clients(comparison)
+    output.show_subgroups(comparison)
     say(f"run directory: {directory}")
 
 
@@ -278,4 +280,5 @@ def pipeline_plans(
     rows = [r.summary() | {"label": f"stage {i}: {r.label}"} for i, r in enumerate(results)]
     rows = [*_baseline(federation, task, settings[0]), *rows]
     emit(output.json, plain(rows), _table(rows, plans[0], federation, task))
+    output.show_subgroups(results[-1])
     say(f"run directory: {directory}")

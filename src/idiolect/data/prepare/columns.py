@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.knobs import SettingError
-from ...core.text import note, option
+from ...core.text import note, option, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +147,7 @@ def _kind_of_text(present: pd.Series, name: str) -> str:
     rows = int(present.isin(odd).sum())
     if odd and len(texts) - len(odd) > 10 and rows <= 0.1 * len(present):
         raise SettingError(
-            f"column {name!r} holds numbers and, in {rows:,} rows, text such as "
+            f"column {name!r} holds numbers and, in {plural(rows, 'row')}, text such as "
             f"{min(odd)!r}; if that is a missing value: "
             f"{option('missing_codes', f'{name}={min(odd)}')}; otherwise correct it, or leave the "
             f"column out: {option('drop', name)}"

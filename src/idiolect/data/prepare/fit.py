@@ -209,7 +209,8 @@ def _measured(
     empty = np.flatnonzero(rows.counts(values) == 0).tolist() if rows.own else []
     if len(empty):
         note(
-            f"column {column.name!r} has no value in the training rows of {len(empty):,} clients "
+            f"column {column.name!r} has no value in the training rows of "
+            f"{plural(len(empty), 'client')} "
             f"({listed(ids[k] for k in empty)}): missing values are zero there, others unscaled"
         )
     none = np.zeros_like(mean)

@@ -13,6 +13,7 @@ from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import leaves
 from ..splits import SPLITS, offsets_of, read_groups, read_times, read_weights, split_samples
+from ..subgroups import read_subgroups
 from .convert import (
     RaggedSamples,
     check_memory,
@@ -50,6 +51,7 @@ def from_arrays(
     group: Any = None,
     time: Any = None,
     weight: Any = None,
+    subgroup: Any = None,
     scale_images: bool = True,
     channels: str = "auto",
     ragged: str = "mask",
@@ -90,7 +92,8 @@ def from_arrays(
     device): samples of one stay on one side of every split. `time` (a number or date per sample)
     has each client's last samples test, and those before them validate. `weight` (a number > 0 per
     sample) is how much each counts, in training and in every figure: how many people a row of a
-    survey stands for.
+    survey stands for. `subgroup` (an entry per sample such as "f" or "m", or a dict of such columns
+    by name) has figures given for each value.
 
     >>> from idiolect import Federation
     >>> sites = ["a", "a", "b", "b"]
@@ -117,6 +120,7 @@ def from_arrays(
     groups = None if group is None else read_groups(group, n)
     times = None if time is None else read_times(time, n)
     weights = None if weight is None else read_weights(weight, n)
+    subgroups = read_subgroups(subgroup, n)
     part = split_samples(client, split, valid, test, seed, groups, times)
     order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
     counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids)).reshape(3, -1)
@@ -142,6 +146,7 @@ def from_arrays(
         special=check_special(special, y.classes),
         groups=None if groups is None else torch.from_numpy(groups[order]),
         weights=None if weights is None else torch.from_numpy(weights[order]),
+        subgroups=tuple(column.map(lambda t: t[torch.from_numpy(order)]) for column in subgroups),
     )
 
 

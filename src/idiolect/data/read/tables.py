@@ -54,6 +54,7 @@ from ..splits import (
     split_samples,
     unit_owners,
 )
+from ..subgroups import MOST_VALUES, Subgroups
 from .ids import name_form, plain_id, read_ids
 from .targets import read_target_column
 
@@ -132,6 +133,13 @@ class TableOptions(Shares):
         "",
         "column of how much each row counts (people that it stands for), numbers > 0: in training "
         "and in figures; never a feature; empty: all alike",
+    )
+    subgroup: tuple[str, ...] = knob(
+        (),
+        f"columns of at most {MOST_VALUES} values (sex, region), with commas: figures are given "
+        "for each value; still features, unless dropped",
+        parse=read_names,
+        write=write_names,
     )
     merge_names: bool = knob(False, "client ids that differ only in case or spaces are one client")
     exclude_clients: tuple[str, ...] = knob(
@@ -226,10 +234,12 @@ def read_table(
         split=np.array(SPLITS)[samples.part],
         group=samples.group,
         weight=samples.weight,
+        subgroup={name: samples.frame[name].to_numpy() for name in options.subgroup} or None,
         kind="classes" if labels else "values",
         classes=len(labels) or None,
         name=name,
     )
+    _say_subgroups(federation.subgroups, prepared)
     return replace(federation, class_names=labels, preparation=prepared, weight_name=options.weight)
 
 
@@ -358,6 +368,14 @@ def check_roles(frame: pd.DataFrame, options: TableOptions) -> dict[str, str]:
         other = next(r for r, n in roles.items() if n == name)
         if other != role:
             raise SettingError(f"{role}: {name!r} is the column of the {other} too; name another")
+    for name in options.subgroup:
+        find(name, "subgroup", columns)
+        if name in roles.values():
+            role = next(r for r, n in roles.items() if n == name)
+            raise SettingError(
+                f"subgroup: {name!r} is the column of the {role}; name a column that says "
+                "something else of a row"
+            )
     if not len(frame):
         raise SettingError("the table is empty: it has columns, but no rows")
     return roles
@@ -371,7 +389,9 @@ def _with_target(frame: pd.DataFrame, target: str) -> pd.DataFrame:
         return frame
     if lacks.all():
         raise SettingError(f"target: column {target!r} is empty in every row")
-    note(f"{int(lacks.sum()):,} rows without a target ({target!r}) are dropped")
+    count = int(lacks.sum())
+    are = "is" if count == 1 else "are"
+    note(f"{plural(count, 'row')} without a target ({target!r}) {are} dropped")
     rest = frame[~lacks]
     column = rest[target]
     whole = column.dtype.kind == "f" and bool((column % 1 == 0).all())
@@ -386,7 +406,8 @@ def _merge_clients(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
         spellings = column.map(spelling_of(column), na_action="ignore")
         changed = int((spellings != column)[column.notna()].sum())
         if changed:
-            note(f"client: {changed:,} rows get another spelling of their client id (merge_names)")
+            rows = plural(changed, "row")
+            note(f"client: another spelling of the client id in {rows} (merge_names)")
         frame = frame.assign(**{options.client: spellings})
         column = spellings
     if options.exclude_clients:
@@ -474,7 +495,8 @@ def _without_copies(frame: pd.DataFrame, options: TableOptions) -> pd.DataFrame:
         return frame
     twice = copies(frame, options, across=options.duplicates == "drop-across")
     if twice.any():
-        note(f"{int(twice.sum()):,} rows that repeat an earlier one are dropped (duplicates)")
+        count = plural(int(twice.sum()), "row")
+        note(f"{count} dropped, which repeat an earlier one (duplicates)")
     return frame[~twice]
 
 
@@ -573,6 +595,16 @@ def _say_groups(name: str, group: np.ndarray, client: np.ndarray) -> None:
     note(text)
 
 
+def _say_subgroups(subgroups: Sequence[Subgroups], prepared: Preparation) -> None:
+    """Whether columns of subgroups are inputs as well."""
+    features = {column.name for column in prepared.columns}
+    for column in subgroups:
+        is_input = "an input too" if column.name in features else "no input"
+        change = f"; {option('drop', column.name)} leaves it out" if column.name in features else ""
+        values = plural(len(column.labels), "value")
+        note(f"subgroup: figures by {column.name!r} ({values}), which is {is_input}{change}")
+
+
 def _without_missing(samples: TableSamples, kinds: dict[str, str], missing: str) -> TableSamples:
     """All samples, or with `missing` "drop" those that have a value in every column.
 
@@ -601,7 +633,9 @@ def _without_missing(samples: TableSamples, kinds: dict[str, str], missing: str)
     complete = samples.only(~rows)
     lost = len(samples.ids) - len(complete.ids)
     lost_text = f", and with them all samples of {plural(lost, 'client')}" if lost else ""
-    note(f"{int(rows.sum()):,} samples with missing values are dropped ({where}){lost_text}")
+    count = int(rows.sum())
+    are = "is" if count == 1 else "are"
+    note(f"{plural(count, 'sample')} with missing values {are} dropped ({where}){lost_text}")
     if not complete.train.any():
         raise SettingError("missing: no training sample has a value in every column")
     return complete

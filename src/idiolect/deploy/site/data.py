@@ -88,6 +88,12 @@ class SiteData:
     # -- what there is ---------------------------------------------------------------------------
     def check(self) -> str:
         """Read the data, and say what there is in a line; SettingError where they cannot be."""
+        if self.options.get("subgroup"):
+            raise SettingError(
+                "subgroup must be left out of a deployment: sites agree on figures of clients, and "
+                "those of small parts of a client's rows could tell about single ones; `idiolect "
+                "run` gives them in a simulation"
+            )
         if self.is_table:
             reader, frame = self.reader, self.frame
             for role in ROLES:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...host.host import Host
 from ...host.scores import Scores
+from ...host.subgroups import SubgroupScores
 from ...server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from . import EngineTraits
 
@@ -52,6 +53,12 @@ class LocalHosts:
         if shared:
             return [host.evaluate_shared(version, down, splits, wire_ids) for host in self.hosts]
         return [host.evaluate(version, down, wire_ids, splits) for host in self.hosts]
+
+    def evaluate_subgroups(
+        self, version: int, down: bytes, wire_ids: Tensor, shared: bool = False
+    ) -> list[SubgroupScores]:
+        """Figures by subgroup, by host."""
+        return [host.evaluate_subgroups(version, down, wire_ids, shared) for host in self.hosts]
 
     def sender(self, n: int) -> Tensor | None:
         """The wire ids that host n may speak for; None: it is trusted."""

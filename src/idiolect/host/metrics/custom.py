@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -31,6 +32,7 @@ class Own(Metric):
     whole = True
     weights_hint = "; give a function with a parameter sample_weight, as those of scikit-learn have"
     over = "clients"
+    strict = True  # whether a function that fails ends the run
 
     def __init__(self, function: Any, name: str = ""):
         self.function = function
@@ -38,6 +40,12 @@ class Own(Metric):
         self.higher = _higher(function, self.name)
         self.weighs = _takes_weights(function)
         self.call = _caller(function)
+
+    def lenient(self) -> Own:
+        """The same; a client has no value where the function fails, whatever it raises."""
+        other = copy.copy(self)
+        other.strict = False
+        return other
 
     def width(self, form: TargetForm) -> int:
         return 1
@@ -49,8 +57,12 @@ class Own(Metric):
         except ValueError:
             return math.nan
         except SettingError:
+            if not self.strict:
+                return math.nan
             raise
         except Exception as error:  # whatever a user's function raises
+            if not self.strict:
+                return math.nan
             reason = first_line(error)
             raise SettingError(
                 f"metrics: {self.name} failed on {len(samples.owner)} samples: {reason}; {CALLED}"

@@ -71,19 +71,16 @@ class RankingArea(ClassAverage):
         support = counts[:, 1].sum(1).numpy()
         values = np.full(len(counts), np.nan)
         for at, curve in enumerate(counts):
-            if not self.defined(curve):
-                continue
-            positive, step = curve.nonzero(as_tuple=True)
-            times = curve[positive, step]
-            values[at] = self.area(positive.numpy(), step.numpy(), times.numpy())
+            if self.defined(curve):
+                values[at] = self.area(*curve.double().numpy())
         return float(self.mean_by_client(np.zeros(len(counts), dtype=int), values, support, 1)[0])
 
     def defined(self, curve: Tensor) -> bool:
         """Whether counts [negative or positive, step] have an area."""
         raise NotImplementedError
 
-    def area(self, positive: np.ndarray, score: np.ndarray, times: np.ndarray) -> float:
-        """The area of samples that occur so often."""
+    def area(self, negative: np.ndarray, positive: np.ndarray) -> float:
+        """The area of samples of which there are so many in each step, from low scores to high."""
         raise NotImplementedError
 
     def by_client(
@@ -124,10 +121,9 @@ class Auc(RankingArea):
     def defined(self, curve: Tensor) -> bool:
         return bool((curve.sum(1) > 0).all())
 
-    def area(self, positive: np.ndarray, score: np.ndarray, times: np.ndarray) -> float:
-        from sklearn.metrics import roc_auc_score
-
-        return float(roc_auc_score(positive, score, sample_weight=times))
+    def area(self, negative: np.ndarray, positive: np.ndarray) -> float:
+        below = negative.cumsum() - negative / 2  # of one step, half
+        return float((positive * below).sum() / (positive.sum() * negative.sum()))
 
     def by_client(
         self,
@@ -153,10 +149,10 @@ class PrAuc(RankingArea):
     def defined(self, curve: Tensor) -> bool:
         return bool(curve[1].sum() > 0)
 
-    def area(self, positive: np.ndarray, score: np.ndarray, times: np.ndarray) -> float:
-        from sklearn.metrics import average_precision_score
-
-        return float(average_precision_score(positive, score, sample_weight=times))
+    def area(self, negative: np.ndarray, positive: np.ndarray) -> float:
+        hits, alarms = positive[::-1].cumsum(), negative[::-1].cumsum()  # at or above each step
+        precision = hits / np.maximum(hits + alarms, 1)
+        return float((positive[::-1] * precision).sum() / positive.sum())
 
     def by_client(
         self,

@@ -16,7 +16,7 @@ from ...core.documents import plain
 from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
 from ...core.plotting import NO_MATPLOTLIB
-from ...core.text import PRINT_IT, shown
+from ...core.text import PRINT_IT, plural, shown
 from ...data.federation import Federation
 from ...data.read.ids import ClientId
 from ...host.baselines import trivial
@@ -24,6 +24,7 @@ from ...host.metrics import Metric, direction, parse_metrics
 from ...host.scores import summarise
 from ...report.format import count, number, signed, size
 from ...report.plots import advice_picture
+from ...report.units import Units
 from ...report.verdicts import CANNOT_TELL, CLIENT_SAMPLES, GAINS, LOSES, ClientGain
 from ...task.losses import Loss
 from ..folders import refuse_taken
@@ -441,7 +442,7 @@ def cost(candidate: Candidate, clients_heard: int, clients: int) -> str:
     )
     return (
         f"{candidate.label} sends {total_up} up and {total_down} down per round, "
-        f"{clients_heard:,} of {clients:,} clients heard: {each_up} up from each."
+        f"{clients_heard:,} of {plural(clients, 'client')} heard: {each_up} up from each."
     )
 
 
@@ -476,13 +477,14 @@ def gains_of_clients(gains: Sequence[ClientGain], label: str) -> str:
     """How many clients gain and lose.
 
     >>> gains_of_clients([ClientGain("a", 9, 0.5, 0.1, 0.9, GAINS)], "ditto")
-    'With ditto, 1 of 1 clients gains and 0 lose; of 0 the data cannot tell.'
+    'With ditto, 1 of 1 client gains and 0 lose; of 0 the data cannot tell.'
     """
     gain = sum(g.verdict == GAINS for g in gains)
     lose = sum(g.verdict == LOSES for g in gains)
     rest = len(gains) - gain - lose
     return (
-        f"With {label}, {gain:,} of {len(gains):,} clients gain{'s' * (gain == 1)} and {lose:,} "
+        f"With {label}, {gain:,} of {plural(len(gains), 'client')} gain{'s' * (gain == 1)} and "
+        f"{lose:,} "
         f"lose{'s' * (lose == 1)}; of {rest:,} the data cannot tell."
     )
 
@@ -534,17 +536,21 @@ def remarks(federation: Federation, holdout: Holdout, seeds: int) -> list[str]:
             f"{judged} samples can be held out, fewer than {HELD_OUT_SAMPLES}: too few for a "
             "confidence interval or a decision"
         )
-    counts = np.bincount(holdout.owner[ever_held_out], minlength=data.clients)
+    unit = "sample" if holdout.group is None else "group"
+    groups = None if holdout.group is None else holdout.group[ever_held_out]
+    units = Units.of(holdout.owner[ever_held_out], groups)
+    counts = np.bincount(units.owner, minlength=data.clients)
     if judged and (few := int((counts < CLIENT_SAMPLES).sum())):
         notes.append(
-            f"{few:,} of {data.clients:,} clients have fewer than {CLIENT_SAMPLES} held-out "
-            "samples: too few to judge each of them alone"
+            f"{few:,} of {plural(data.clients, 'client')} {'has' if few == 1 else 'have'} fewer "
+            f"than {CLIENT_SAMPLES} held-out {unit}s: too few to judge each of them alone"
         )
     if data.classes and isinstance(data.targets, torch.Tensor):
         single_class = int(((data.class_counts("train") > 0).sum(1) == 1).sum())
         if single_class:
             notes.append(
-                f"{single_class:,} of {data.clients:,} clients have training samples of a single "
+                f"{single_class:,} of {plural(data.clients, 'client')} "
+                f"{'has' if single_class == 1 else 'have'} training samples of a single "
                 "class: a constant answer serves them as well as any model, as long as that stays "
                 "so"
             )

@@ -317,6 +317,8 @@ class Inquiry:
             )
         if note := weights_note(self.federation):
             self.notes.append(note["weights"]["text"])
+        if self.federation.subgroups:
+            self.notes.append("subgroup has no effect on advice; run and compare give its figures")
         of_class = [f.metric for f in self.figures.values() if f.metric.of_positive]
         positive = positive_of(self.federation, self.settings.positive)
         if of_class and positive is not None:
@@ -390,15 +392,13 @@ class Inquiry:
         gains = self.figures[self.metric].gains(answers, LOCAL, mask)
         return {label: replace(gain, level=level) for label, gain in gains.items()}
 
-    def _differences(self, d: np.ndarray, of_clients: bool = False) -> np.ndarray:
+    def _differences(self, d: np.ndarray) -> np.ndarray:
         """Paired differences of units from those of samples, d[seeds, n]: see `Units.values`.
 
-        Where samples have weights, the mean of all units is the weighed mean of all samples, or
-        with `of_clients` that of each client's is the client's.
+        Where samples have weights, the mean of all units is the weighed mean of all samples.
         """
-        weights = self.holdout.weights
-        if weights is not None:
-            d = weighed_terms(d, weights, self.holdout.owner if of_clients else None)
+        if self.holdout.weights is not None:
+            d = weighed_terms(d, self.holdout.weights)
         return self.units.values(d)
 
     @cached_property
@@ -471,8 +471,12 @@ class Inquiry:
             self.notes.append(
                 f"single clients are judged by their loss: no sample has {unit.name} by itself"
             )
-        differences = self._differences(values[label] - alone, of_clients=True)
-        clients = client_gains(differences, self.samples, self.federation.ids)
+        difference, weights = values[label] - alone, self.holdout.weights
+        if weights is not None:
+            difference = weighed_terms(difference, weights, self.holdout.owner)
+        counted = self.metric == "accuracy" and weights is None
+        rows = replace(self.samples, owner=self.holdout.owner, counted=counted)
+        clients = client_gains(difference, rows, self.federation.ids, self.holdout.group)
         sentences.append(words.gains_of_clients(clients, label))
         return self._advice(
             decision,

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...data.read.ids import ClientId
+from ...report.units import Units
 from ...report.verdicts import ClientGain, by_client, judged_clients, pooled
 
 MANY = 20  # clients needed for an interval over clients
@@ -71,44 +72,6 @@ class Gain:
         if not self.error:
             return float(distance >= 0)
         return cumulative(distance / self.error, self.freedom)
-
-
-@dataclass(frozen=True)
-class Units:
-    """What is independent evidence: held-out samples, or groups of them, such as patients."""
-
-    owner: np.ndarray  # int64[units]: the client of each
-    of_sample: np.ndarray | None = None  # int64[n]; None where each sample is one
-
-    @classmethod
-    def of(cls, owner: np.ndarray, group: np.ndarray | None) -> Units:
-        """From the client and the group of each sample; a group counts apart in each client."""
-        if group is None:
-            return cls(owner)
-        pairs, of_sample = np.unique(np.stack([owner, group]), axis=1, return_inverse=True)
-        return cls(pairs[0], of_sample.reshape(-1))
-
-    def values(self, d: np.ndarray) -> np.ndarray:  # [seeds, n] -> [seeds, units]
-        """Paired differences of units, with the mean of all samples.
-
-        A unit has the sum of its samples' deviations from that mean, as in a cluster-robust
-        variance: five copies of a sample say as much as one.
-
-        >>> units = Units.of(np.array([0, 0, 0]), np.array([7, 7, 9]))
-        >>> units.values(np.array([[0.5, 0.5, 0.2]])).round(3)
-        array([[0.533, 0.267]])
-        """
-        if self.of_sample is None:
-            return d
-        held_out = ~np.isnan(d)
-        mean = d[held_out].mean() if held_out.any() else 0.0
-        scale = len(self.owner) / len(self.of_sample)
-        out = np.full((len(d), len(self.owner)), math.nan)
-        for row, here, values in zip(out, held_out, d, strict=True):
-            of_unit = self.of_sample[here]
-            sums = np.bincount(of_unit, values[here] - mean, minlength=len(self.owner))
-            row[np.unique(of_unit)] = (mean + scale * sums)[np.unique(of_unit)]
-        return out
 
 
 @dataclass(frozen=True)
@@ -287,15 +250,24 @@ def cumulative(x: float, freedom: float) -> float:
 
 # -- who gains and who loses by federating, client by client ---------------------------------------
 def client_gains(
-    d: np.ndarray, samples: HeldOutSamples, ids: tuple[ClientId, ...]
+    d: np.ndarray,
+    samples: HeldOutSamples,
+    ids: tuple[ClientId, ...],
+    group: np.ndarray | None = None,
 ) -> list[ClientGain]:
-    """A line per client, in the order of the federation, from paired differences d[seeds, n]."""
+    """A line per client, in the order of the federation, from paired differences d[seeds, n].
+
+    With the `group` of each sample, intervals count groups.
+    """
     ever_held_out = ~np.isnan(d).all(axis=0)
     each = _mean(d[:, ever_held_out])
     seeds = np.maximum(_seeds(d, samples), 1)
-    trainings = samples.training_variance(d) / seeds
+    units = Units.of(samples.owner, group)
+    of_units = replace(samples, owner=units.owner)
+    trainings = of_units.training_variance(units.values_by_client(d)) / seeds
     owner = samples.owner[ever_held_out]
-    return judged_clients(each, owner, ids, samples.counted, trainings, samples.effective)
+    groups = None if group is None else group[ever_held_out]
+    return judged_clients(each, owner, ids, samples.counted, trainings, samples.effective, groups)
 
 
 def _seeds(d: np.ndarray, samples: HeldOutSamples) -> np.ndarray:

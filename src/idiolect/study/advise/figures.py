@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ...host.metrics import EvaluatedSamples, Metric, TargetForm
-from .estimate import HELD_OUT_SAMPLES, MANY, Gain, Units, beyond_samples, satterthwaite
+from ...report.units import Units
+from .estimate import HELD_OUT_SAMPLES, MANY, Gain, beyond_samples, satterthwaite
 
 RESAMPLES = 200
 LARGEST = 100  # numbers that a model answers to a sample, where answers are kept

@@ -63,6 +63,7 @@ def _rows(federation: Federation, index: Tensor) -> Federation:
         sequences=federation.sequences and federation.sequences.of(index),
         groups=None if federation.groups is None else federation.groups[index],
         weights=None if federation.weights is None else federation.weights[index],
+        subgroups=tuple(column.map(lambda t: t[index]) for column in federation.subgroups),
     )
 
 
