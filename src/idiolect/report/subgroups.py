@@ -82,10 +82,12 @@ def subgroup_figures(
     ids: Sequence[Id],
     grouped: bool,
     model: str = PERSONAL,
+    weighted: bool = False,
 ) -> list[SubgroupFigure]:
     """Every figure of every subgroup: over all clients and, of personal models, within each.
 
-    `ids` are those of all clients by wire id; `grouped`: units are groups of samples.
+    `ids` are those of all clients by wire id; `grouped`: units are groups of samples;
+    `weighted`: samples have weights.
     """
     lines = []
     clients = [ids[k] for k in scores.wire_ids.tolist()]
@@ -95,7 +97,7 @@ def subgroup_figures(
         for scope, owner in ((_everyone(counted), [None]), (counted, [clients[k] for k in within])):
             if not owner:
                 continue
-            figures = _sample_figures(scope, grouped)
+            figures = _sample_figures(scope, unlike=grouped or weighted)
             figures |= _metric_figures(counted, metrics, together=owner == [None])
             lines += _lines(column, scope, figures, owner, grouped, model)
     return lines
@@ -144,9 +146,12 @@ def _lines(
 
 # -- accuracy and loss, from sums ------------------------------------------------------------------
 def _sample_figures(
-    counted: ColumnCounts, grouped: bool
+    counted: ColumnCounts, unlike: bool
 ) -> dict[str, tuple[_Estimates, _Estimates]]:
-    """Figures [scopes, S] and differences from the rest, of what every sample has."""
+    """Figures [scopes, S] and differences from the rest, of what every sample has.
+
+    `unlike`: units have different numbers of samples, or weights.
+    """
     moments = counted.moments.numpy()  # [scopes, figures, S + 1, MOMENTS]
     units, alone = counted.units.numpy(), counted.alone.numpy()
     samples = counted.samples.numpy()
@@ -159,8 +164,10 @@ def _sample_figures(
             _Part.of(own, units[:, :-1], samples[:, :-1]),
             _Part.of(rest, units[:, -1:] - alone[:, :-1], samples[:, -1:] - samples[:, :-1]),
         )
-        interval = _proportions if name == "accuracy" else _means
-        mine, others = (interval(part, grouped) for part in parts)
+        if name == "accuracy":
+            mine, others = (_proportions(part, unlike) for part in parts)
+        else:
+            mine, others = map(_means, parts)
         figures[name] = (mine, _difference(mine, others, _correlation(own, *parts)))
     return figures
 
@@ -174,13 +181,14 @@ class _Part:
     units: np.ndarray
     samples: np.ndarray
     squares: np.ndarray  # Σ(T - R U)²
+    squared_weights: np.ndarray  # ΣU²
 
     @classmethod
     def of(cls, m: np.ndarray, units: np.ndarray, samples: np.ndarray) -> _Part:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = m[..., 0] / m[..., 1]
         squares = m[..., 2] - 2 * ratio * m[..., 3] + ratio**2 * m[..., 4]
-        return cls(ratio, m[..., 1], units, samples, np.maximum(squares, 0))
+        return cls(ratio, m[..., 1], units, samples, np.maximum(squares, 0), m[..., 4])
 
     @property
     def variance(self) -> np.ndarray:
@@ -216,17 +224,21 @@ def _correlation(own: np.ndarray, part: _Part, rest: _Part) -> np.ndarray:
         return np.where(scale > 0, np.clip(common / scale, -1, 1), 0.0)
 
 
-def _proportions(part: _Part, grouped: bool) -> _Estimates:
-    """Wilson's interval, with the number of samples that groups are worth."""
+def _proportions(part: _Part, unlike: bool) -> _Estimates:
+    """Wilson's interval, with the number of samples that units are worth.
+
+    Where all are right, or all are wrong, that is Kish's (ΣU)² / ΣU².
+    """
     from scipy.special import stdtrit
 
     p, samples = part.ratio, part.samples
     effective = samples.astype(float)
     quantile = np.full(p.shape, Z)
-    if grouped:
+    if unlike:
         variance = part.variance / np.maximum(part.units, 1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            worth = np.where(variance > 0, p * (1 - p) / variance, part.units)
+            kish = part.weight**2 / part.squared_weights
+            worth = np.where(variance > 0, p * (1 - p) / variance, np.nan_to_num(kish))
         # neither more than the samples, nor fewer than one
         effective = np.clip(worth, 1, np.maximum(samples, 1)) * (samples > 0)
         quantile = stdtrit(np.maximum(part.units - 1, 1), 1 - LEVEL / 2)
@@ -237,7 +249,7 @@ def _proportions(part: _Part, grouped: bool) -> _Estimates:
     return _Estimates(p, low, high)
 
 
-def _means(part: _Part, grouped: bool) -> _Estimates:
+def _means(part: _Part) -> _Estimates:
     """Student's t with a variance shrunk towards that of all entries."""
     from scipy.special import stdtrit
 

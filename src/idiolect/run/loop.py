@@ -497,6 +497,7 @@ class SeedRun:
                 session.server.roster.ids,
                 grouped,
                 model,
+                federation.weights is not None,
             )
         ]
 

@@ -86,7 +86,10 @@ def personalised(
         counted = host.evaluate_subgroups(first, down, wire_ids)
         grouped = federation.groups is not None
         used = settings.metrics
-        subgroups = subgroup_figures(counted, federation.subgroups, used, federation.ids, grouped)
+        subgroups = subgroup_figures(
+            *(counted, federation.subgroups, used, federation.ids, grouped),
+            weighted=federation.weights is not None,
+        )
     host.release()
     new = PersonalisedModels(contract, roster, first, down, host)
     seed = _figures(session.seed, new, scores, gradients, effective_columns(federation))
