@@ -65,7 +65,6 @@ def judged_clients(
     [('a', 'gains', 0.79), ('b', 'cannot tell', 0.4)]
     """
     from scipy.special import ndtr, ndtri, stdtr, stdtrit
-    from scipy.stats import false_discovery_control
 
     clients = len(ids)
     count, mean, variance = by_client(each, owner, clients)
@@ -88,8 +87,7 @@ def judged_clients(
             p = 2 * stdtr(freedom, -np.abs(mean) / error)
         p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
     called = np.zeros(clients, dtype=bool)
-    if enough.any():
-        called[enough] = false_discovery_control(p[enough]) <= LEVEL
+    called[enough] = _discoveries(p[enough])
     half = np.where(enough, quantile * error, math.inf)
     return [
         ClientGain(
@@ -102,6 +100,19 @@ def judged_clients(
         )
         for k in range(clients)
     ]
+
+
+def _discoveries(p: np.ndarray) -> np.ndarray:  # -> bool
+    """Which p-values are called at a false discovery rate of LEVEL (Benjamini and Hochberg 1995).
+
+    As `scipy.stats.false_discovery_control`, which takes a second to load.
+
+    >>> _discoveries(np.array([0.01, 0.5, 0.024, 0.04])).tolist()
+    [True, False, True, False]
+    """
+    ordered = np.sort(p)
+    passing = np.flatnonzero(ordered <= LEVEL * np.arange(1, len(p) + 1) / max(len(p), 1))
+    return p <= ordered[passing[-1]] if len(passing) else np.zeros(len(p), dtype=bool)
 
 
 def _sign_test(each: np.ndarray, owner: np.ndarray, clients: int) -> np.ndarray:

@@ -25,7 +25,7 @@ from .batches import Batch
 from .buffers import Statistics
 from .forward import forward
 from .initial import Initial
-from .kernels import Kernel, Rows, Unmappable, Vmapped, choose, one_loss
+from .kernels import Kernel, Rows, Stacked, Unmappable, Vmapped, choose, one_loss
 from .layout import Layout, Split, split_by
 from .losses import Given, Loss, Standardised, as_loss, spread, total
 from .output_units import in_user_units
@@ -249,22 +249,29 @@ class Task:
         """Hessian of each row's mini-batch loss times v[K, d], exact; counts as two gradients."""
         if self._trial is None:
             self._try_batch(batch)
-        if self._hvp is None:
-            self._hvp = self._hessian_product()
         batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
-        weights = self.objective.weigh(batch.weights, batch.targets)
-        self.module.train()
-        if isinstance(self._kernel, Rows):
-            h = torch.zeros_like(x)
-            for k, sample in enumerate(batch.rows_of(batch.inputs, batch.targets, weights)):
-                if len(sample[2]):
-                    h[k] = self._hvp(x[k], v[k], *sample)
+        if isinstance(self._kernel, Stacked):
+            h = self._kernel.hvp(x, v, batch, self.objective)
         else:
-            h = vmap(self._hvp)(
-                x.contiguous(), v.contiguous(), batch.inputs, batch.targets, weights
-            )
+            h = self._mapped_hvp(x, v, batch)
         decay = self.numerics.weight_decay
         return h + decay * v if decay else h
+
+    def _mapped_hvp(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
+        """The same by torch.func, which takes a second to load."""
+        if self._hvp is None:
+            self._hvp = self._hessian_product()
+        weights = self.objective.weigh(batch.weights, batch.targets)
+        self.module.train()
+        if not isinstance(self._kernel, Rows):
+            return vmap(self._hvp)(
+                x.contiguous(), v.contiguous(), batch.inputs, batch.targets, weights
+            )
+        h = torch.zeros_like(x)
+        for k, sample in enumerate(batch.rows_of(batch.inputs, batch.targets, weights)):
+            if len(sample[2]):
+                h[k] = self._hvp(x[k], v[k], *sample)
+        return h
 
     def _hessian_product(self) -> Callable[..., Tensor]:
         if self.behaviour.draws or self.statistics:

@@ -68,17 +68,15 @@ class RankingArea(ClassAverage):
         for at, curve in enumerate(counts):
             if not self.defined(curve):
                 continue
-            positive, step = curve.nonzero(as_tuple=True)
-            times = curve[positive, step]
-            values[at] = self.area(positive.numpy(), step.numpy(), times.numpy())
+            values[at] = self.area(*curve.numpy().astype(np.float64))
         return float(self.mean_by_client(np.zeros(len(counts), dtype=int), values, support, 1)[0])
 
     def defined(self, curve: Tensor) -> bool:
         """Whether counts [negative or positive, step] have an area."""
         raise NotImplementedError
 
-    def area(self, positive: np.ndarray, score: np.ndarray, times: np.ndarray) -> float:
-        """The area of samples that occur so often."""
+    def area(self, negatives: np.ndarray, positives: np.ndarray) -> float:
+        """The area of samples counted by steps of their score, from the lowest."""
         raise NotImplementedError
 
     def by_client(
@@ -114,10 +112,9 @@ class Auc(RankingArea):
     def defined(self, curve: Tensor) -> bool:
         return bool((curve.sum(1) > 0).all())
 
-    def area(self, positive: np.ndarray, score: np.ndarray, times: np.ndarray) -> float:
-        from sklearn.metrics import roc_auc_score
-
-        return float(roc_auc_score(positive, score, sample_weight=times))
+    def area(self, negatives: np.ndarray, positives: np.ndarray) -> float:
+        below = negatives.cumsum() - negatives / 2  # a sample of the same step counts half
+        return float((positives * below).sum() / (positives.sum() * negatives.sum()))
 
     def by_client(
         self, owner: np.ndarray, score: np.ndarray, positive: np.ndarray, clients: int
@@ -138,10 +135,11 @@ class PrAuc(RankingArea):
     def defined(self, curve: Tensor) -> bool:
         return bool(curve[1].sum() > 0)
 
-    def area(self, positive: np.ndarray, score: np.ndarray, times: np.ndarray) -> float:
-        from sklearn.metrics import average_precision_score
-
-        return float(average_precision_score(positive, score, sample_weight=times))
+    def area(self, negatives: np.ndarray, positives: np.ndarray) -> float:
+        hits = positives[::-1].cumsum()  # at or above each threshold, from the highest
+        samples = hits + negatives[::-1].cumsum()
+        precision = np.divide(hits, samples, out=np.zeros_like(hits), where=samples > 0)
+        return float((positives[::-1] * precision).sum() / hits[-1])
 
     def by_client(
         self, owner: np.ndarray, score: np.ndarray, positive: np.ndarray, clients: int
