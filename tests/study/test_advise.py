@@ -250,7 +250,9 @@ def test_the_paired_bootstrap_of_the_auc_has_the_width_of_independent_tables():
         logits = {k: np.stack([0 * v, v], 1)[None].astype(np.float32) for k, v in answers.items()}
         owner = np.repeat(np.arange(3), 100)
         figures = MetricFigures(auc, TargetForm(2), Units(owner), owner, y, 3, repeated=True)
-        gain = figures.gains(logits, "local", np.ones((1, 300), dtype=bool))["fedavg"]
+        mask = np.ones((1, 300), dtype=bool)
+        local, fedavg = (figures.resampled(logits[k], mask) for k in ("local", "fedavg"))
+        gain = figures.gain(fedavg, local, mask)
         gains.append(gain.mean)
         errors.append(gain.error)
     assert np.mean(errors) == pytest.approx(np.std(gains), rel=0.5)

@@ -250,16 +250,15 @@ class Task:
         if self._trial is None:
             self._try_batch(batch)
         batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
-        if isinstance(self._kernel, Stacked):
-            h = self._kernel.hvp(x, v, batch, self.objective)
-        else:
-            h = self._mapped_hvp(x, v, batch)
+        h = self._hessian_times(x, v, batch)
         decay = self.numerics.weight_decay
         return h + decay * v if decay else h
 
-    def _mapped_hvp(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
-        """The same by torch.func, which takes a second to load."""
-        if self._hvp is None:
+    def _hessian_times(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
+        """The same of the objective alone, not counted."""
+        if isinstance(self._kernel, Stacked):
+            return self._kernel.hvp(x, v, batch, self.objective)
+        if self._hvp is None:  # by torch.func, which takes a second to load
             self._hvp = self._hessian_product()
         weights = self.objective.weigh(batch.weights, batch.targets)
         self.module.train()
@@ -296,18 +295,18 @@ class Task:
 
         Its largest second derivative in absolute value, by the power method from a direction[d].
         """
-        gradient = grad(one_loss(self.module, self.layout, self.objective))
-        product = self._hessian_product()
         weights = torch.full((length(targets),), 1 / length(targets)).to(self.x0)
-        sample = (inputs, targets, self.objective.weigh(weights, targets))
-        self.module.train()
+        inputs, targets = (map_tree(lambda t: t.unsqueeze(0), tree) for tree in (inputs, targets))
+        batch = Batch(inputs, targets, weights.unsqueeze(0), torch.zeros(1, dtype=torch.int64))
+        x, v = self.x0.unsqueeze(0), direction.unsqueeze(0)
         size = 0.0
         for _ in range(iterations):
-            direction = product(self.x0, direction / direction.norm(), *sample)
-            size = float(direction.norm())
+            v = self._hessian_times(x, v / v.norm(), batch)
+            size = float(v.norm())
             if not size:
                 break
-        return size, float(gradient(self.x0, *sample).norm())
+        g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.objective))
+        return size, float(g.norm())
 
     # -- models ----------------------------------------------------------------------------------
     def draw(self, keys: np.ndarray) -> Tensor:

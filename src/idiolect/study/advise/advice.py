@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from ...report.plots import advice_picture
 from ...report.verdicts import CANNOT_TELL, CLIENT_SAMPLES, GAINS, LOSES, ClientGain
 from ...task.losses import Loss
 from ..folders import refuse_taken
+from ..trees import ALONE, TREES
 from .estimate import HELD_OUT_SAMPLES, LOCAL, TOO_CLOSE, UNDECIDED, Compared, Decision, Gain
 from .heterogeneity import ABOVE, BELOW, Heterogeneity
 from .training import ENOUGH, GIVEN, STEP, Candidate, Holdout
@@ -51,6 +52,7 @@ class Advice:
     alternative: str = ""  # "fedavg", "local" or "too close to call"; "" without FedAvg
     tie: float = 0.0  # smallest gain worth federating for, in the units of the metric
     table: list[dict[str, Any]] = field(default_factory=list)  # a row per candidate
+    trees: list[dict[str, Any]] = field(default_factory=list)  # rows that are not federated
     clients: list[ClientGain] = field(default_factory=list)  # in the order of the federation
     gains_of: str = ""  # the candidate that they gain or lose by
     heterogeneity: Heterogeneity | None = None
@@ -90,6 +92,7 @@ class Advice:
                 "tie": self.tie,
                 "p": self.p,
                 "candidates": self.table,
+                "trees": self.trees,
                 "heterogeneity": self.heterogeneity and self.heterogeneity.as_dict(),
                 "gains_of": self.gains_of,
                 "gains": self.gains,
@@ -134,7 +137,7 @@ class Advice:
             Column("rounds", 9, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
             Column("gradients", 10, lambda r: count(r["gradients"])),
         ]
-        return FittedTable(columns, self.table, shown(self.title))
+        return FittedTable(columns, [*self.table, *self.trees], shown(self.title))
 
     @property
     def _others(self) -> list[str]:
@@ -228,7 +231,10 @@ def candidate_line(c: Candidate, figures: dict[str, float], metric: str, gain: G
 
 
 def constant_line(
-    holdout: Holdout, seeds: int, loss: Loss, metrics: Sequence[Metric]
+    holdout: Holdout,
+    seeds: int,
+    loss_of: Callable[[Federation], Loss],
+    metrics: Sequence[Metric],
 ) -> Line | None:
     """Each client's one constant answer, on the same held-out samples; None without a meaning.
 
@@ -241,7 +247,7 @@ def constant_line(
         federation, held_out = holdout.under(seed)
         if not len(held_out):
             continue
-        scores = trivial(federation, loss, counted, split="valid")
+        scores = trivial(federation, loss_of(federation), counted, split="valid")
         if scores is None:
             return None
         for name, value in summarise(scores).items():
@@ -251,13 +257,28 @@ def constant_line(
     figures = {name: total / samples for name, total in totals.items()}
     if holdout.data.classes:
         figures["loss"] = figures.pop("log_loss", math.nan)
-    blank = dict.fromkeys(("gain", "low", "high", "bytes"))
+    label = "majority class" if holdout.data.classes else "training mean"
+    return _untrained_line(label, "constant", figures, math.nan, None)
+
+
+def tree_line(label: str, figures: dict[str, float], metric: str, gain: Gain) -> Line:
+    """Trees: their figures, and their gain over Local."""
+    return _untrained_line(label, TREES, figures, figures[metric], gain)
+
+
+def _untrained_line(
+    label: str, method: str, figures: dict[str, float], value: float, gain: Gain | None
+) -> Line:
+    """What sends nothing and takes no gradient."""
     return {
-        "label": "majority class" if holdout.data.classes else "training mean",
-        "method": "constant",
-        "value": math.nan,
+        "label": label,
+        "method": method,
+        "value": value,
         "figures": figures,
-        **blank,
+        "gain": gain and gain.mean,
+        "low": gain and gain.low,
+        "high": gain and gain.high,
+        "bytes": None,
         "rounds": 0,
         "gradients": 0,
         "step_factor": None,
@@ -393,6 +414,25 @@ def deployment(
         f"The data rule out that federating gains nothing {p_text(decision.p)}.",
         *weighing(label, compared, unit),
     ]
+
+
+def trees_ahead(label: str, value: float, best: float, unit: GainUnit) -> str:
+    """That trees are clearly better than every candidate, and what they take.
+
+    >>> trees_ahead("trees, all data in one place", 0.31, 0.36, GainUnit("loss", 0.007))
+    'Gradient-boosted trees on pooled data do better than every candidate (log loss 0.3100 against \
+0.3600 at best); they need the data in one place.'
+    """
+    figures = f"({unit.name} {number(value)} against {number(best)} at best)"
+    if label == ALONE:
+        return (
+            "Gradient-boosted trees trained at each site alone do better than every candidate "
+            f"{figures}: consider them; they send nothing."
+        )
+    return (
+        f"Gradient-boosted trees on pooled data do better than every candidate {figures}; they "
+        "need the data in one place."
+    )
 
 
 def _better(unit: GainUnit) -> str:

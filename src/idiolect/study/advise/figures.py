@@ -25,6 +25,14 @@ LARGEST = 100  # numbers that a model answers to a sample, where answers are kep
 
 
 @dataclass(frozen=True)
+class Resampled:
+    """A figure, higher is better, and what it is on every resample of the bootstrap."""
+
+    by_seed: np.ndarray  # [seeds]
+    drawn: np.ndarray  # [RESAMPLES, seeds]
+
+
+@dataclass(frozen=True)
 class MetricFigures:
     """A metric on the held-out samples of some clients."""
 
@@ -60,23 +68,15 @@ class MetricFigures:
         value = self.metric.pooled(rows, counts, torch.tensor([len(at)]))
         return value if self.metric.higher else -value
 
-    def gains(
-        self, candidates: dict[str, np.ndarray], against: str, mask: np.ndarray
-    ) -> dict[str, Gain]:
-        """The gain of every other candidate over one, from answers[seeds, n, ...] of each."""
-        whole = {label: self._by_seed(answers, mask) for label, answers in candidates.items()}
-        drawn = [
-            {label: self._by_seed(a, mask, places) for label, a in candidates.items()}
-            for places in self._resamples
-        ]
-        gains = {}
-        for label in candidates:
-            if label == against:
-                continue
-            by_seed = whole[label] - whole[against]
-            resampled = np.array([_mean(r[label] - r[against]) for r in drawn])
-            gains[label] = self._gain(by_seed, resampled, mask)
-        return gains
+    def resampled(self, answers: np.ndarray, mask: np.ndarray) -> Resampled:
+        """The figure of answers[seeds, n, ...], of all samples and of every resample."""
+        drawn = [self._by_seed(answers, mask, places) for places in self._resamples]
+        return Resampled(self._by_seed(answers, mask), np.array(drawn))
+
+    def gain(self, one: Resampled, other: Resampled, mask: np.ndarray) -> Gain:
+        """By how much one is better than another on the same samples, with a standard error."""
+        resampled = np.array([_mean(row) for row in one.drawn - other.drawn])
+        return self._gain(one.by_seed - other.by_seed, resampled, mask)
 
     def _by_seed(
         self, answers: np.ndarray, mask: np.ndarray, places: np.ndarray | None = None

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from ...core import streams
 from ...core.knobs import SettingError
 from ...core.types import Tree, first, map_tree
 from ...data.federation import Federation
+from ...data.prepare.target_sums import bytes_of_moments
 from ...data.splits import fold_counts, group_ranks
 from ...method import Method
 from ...methods import label_of
@@ -34,6 +35,7 @@ from ...report.captions import diverged
 from ...run.plan import Plan
 from ...run.result import Result
 from ...run.run import run
+from ...run.session import Session
 from ...task.task import Task
 from .estimate import LOCAL
 from .figures import MetricFigures
@@ -210,6 +212,19 @@ MOST = 3  # how far the grid goes where its best is at its edge
 FINALISTS = 2  # step sizes of a candidate that are trained under every seed, at most
 
 
+class Judged(Protocol):
+    """What held-out samples say of something: a candidate, or trees beside them."""
+
+    @property
+    def label(self) -> str: ...
+
+    def scores(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [2, seeds, n]
+        """Hits and loss of every sample under every seed; NaN where it was not held out."""
+
+    def answers(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [seeds, n, ...]
+        """What it answers to every sample under every seed."""
+
+
 @dataclass
 class Candidate:
     """A method among those that are compared."""
@@ -284,6 +299,15 @@ class Candidate:
         return np.where(half.reshape(-1, *[1] * (by_half[0].ndim - 2)), by_half[1], by_half[0])
 
 
+def _bytes_before_rounds(session: Session) -> tuple[int, int]:
+    """(up, down) of all clients, for the mean and deviation of real targets, sent once."""
+    scale = session.contract.task.numerics.target_scale
+    if scale is None:
+        return 0, 0
+    up, down = bytes_of_moments(len(scale.centre))
+    return up * len(session.people.eligible), down * len(session.people.eligible)
+
+
 @dataclass(frozen=True)
 class Trainer:
     """Trains candidates on what is not held out, all with the same compute."""
@@ -340,8 +364,9 @@ class Trainer:
             scores[:, held_out] = np.array([[0.0], [math.inf]])
         if not (diverged(summary) and candidate.gradients):
             candidate.gradients = summary["gradients_per_client"]
-            candidate.bytes_up = summary["bytes"]["up"] / summary["rounds"]
-            candidate.bytes_down = summary["bytes"]["down"] / summary["rounds"]
+            once_up, once_down = _bytes_before_rounds(session)
+            candidate.bytes_up = (summary["bytes"]["up"] - once_up) / summary["rounds"]
+            candidate.bytes_down = (summary["bytes"]["down"] - once_down) / summary["rounds"]
         self.spent(candidate.name)
 
     def _run(self, candidate: Candidate, method: Method, seed: int, rounds: int) -> Result:
