@@ -51,6 +51,8 @@ class Federation:
     special: tuple[int, ...] = ()  # classes that are no words: padding, unknown, begin, end
     # int64[n]: samples of one number belong together (one patient), on one side of every split
     groups: Tensor | None = None
+    # int64[n]: the place of each sample in time, equal for one moment; folds are cut by it
+    times: Tensor | None = None
 
     def __str__(self) -> str:
         from .describe import describe
@@ -241,6 +243,7 @@ the nearest is 13
             targets=map_tree(take, self.targets),
             sequences=self.sequences and self.sequences.of(index),
             groups=None if self.groups is None else take(self.groups),
+            times=None if self.times is None else take(self.times),
             offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )

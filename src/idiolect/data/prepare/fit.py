@@ -38,6 +38,7 @@ class TableSamples:
     client: np.ndarray  # int64[n], positions in `ids`
     part: np.ndarray  # int64[n]: 0, 1 and 2 stand for train, valid and test
     group: np.ndarray | None = None  # int64[n]: samples of one number belong together
+    time: np.ndarray | None = None  # float64[n]
 
     @property
     def train(self) -> np.ndarray:
@@ -48,7 +49,8 @@ class TableSamples:
         present, client = np.unique(self.client[rows], return_inverse=True)
         ids = tuple(self.ids[k] for k in present)
         group = None if self.group is None else self.group[rows]
-        return TableSamples(self.frame[rows], ids, client, self.part[rows], group)
+        time = None if self.time is None else self.time[rows]
+        return TableSamples(self.frame[rows], ids, client, self.part[rows], group, time)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,15 @@ from torch import Tensor
 from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import leaves
-from ..splits import SPLITS, offsets_of, read_groups, read_times, split_samples
+from ..splits import (
+    SPLITS,
+    arranged,
+    offsets_of,
+    places_in_time,
+    read_groups,
+    read_times,
+    split_samples,
+)
 from .convert import (
     RaggedSamples,
     check_memory,
@@ -114,7 +122,7 @@ def from_arrays(
     groups = None if group is None else read_groups(group, n)
     times = None if time is None else read_times(time, n)
     part = split_samples(client, split, valid, test, seed, groups, times)
-    order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
+    order = arranged(client, part)
     counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids)).reshape(3, -1)
     check_channels(channels, [leaf.ndim for leaf in leaves(x)])
 
@@ -137,6 +145,7 @@ def from_arrays(
         sequences=sequences and sequences.of(torch.from_numpy(order)),
         special=check_special(special, y.classes),
         groups=None if groups is None else torch.from_numpy(groups[order]),
+        times=None if times is None else torch.from_numpy(places_in_time(times)[order]),
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
+import torch
 
 from ...core.files import given_path
 from ...core.knobs import SettingError, knob, nearest
@@ -45,7 +46,16 @@ from ..prepare.columns import (
 )
 from ..prepare.fit import TableSamples, extend, fit, say_clients, say_preparation, some
 from ..prepare.preparation import MISSING, SCALES
-from ..splits import SPLITS, Shares, read_groups, read_times, split_samples, unit_owners
+from ..splits import (
+    SPLITS,
+    Shares,
+    arranged,
+    places_in_time,
+    read_groups,
+    read_times,
+    split_samples,
+    unit_owners,
+)
 from .ids import name_form, plain_id, read_ids
 from .targets import read_target_column
 
@@ -216,7 +226,13 @@ def read_table(
         classes=len(labels) or None,
         name=name,
     )
-    return replace(federation, class_names=labels, preparation=prepared)
+    times = None
+    if samples.time is not None:  # the split was drawn by it already
+        places = {client_id: k for k, client_id in enumerate(federation.ids)}
+        client = np.array([places[i] for i in samples.ids])[samples.client]
+        order = arranged(client, samples.part)
+        times = torch.from_numpy(places_in_time(samples.time)[order])
+    return replace(federation, class_names=labels, preparation=prepared, times=times)
 
 
 ONE_CLIENT = "(all rows)"  # the column of clients of a table that has one client
@@ -480,7 +496,7 @@ def _split(frame: pd.DataFrame, options: TableOptions) -> TableSamples:
         raise SettingError(f"split: column {options.split!r} has no row for 'train'")
     if group is not None:
         _say_groups(options.group, group, client)
-    return TableSamples(frame, ids, client, part, group)
+    return TableSamples(frame, ids, client, part, group, time)
 
 
 def _moments(column: pd.Series, options: TableOptions) -> np.ndarray:

@@ -16,7 +16,7 @@ from ...core.documents import plain
 from ...core.files import private_folder, write_atomic, write_json
 from ...core.knobs import SettingError
 from ...core.plotting import NO_MATPLOTLIB
-from ...core.text import PRINT_IT, shown
+from ...core.text import PRINT_IT, plural, shown
 from ...data.federation import Federation
 from ...data.read.ids import ClientId
 from ...host.baselines import trivial
@@ -564,10 +564,15 @@ def remarks(federation: Federation, holdout: Holdout, seeds: int) -> list[str]:
         if validation:
             reason = f" (validation samples by themselves are enough from {ENOUGH:,} on)"
         share = ("third", "quarter", "fifth")[holdout.folds - 3] if holdout.folds >= 3 else "part"
-        notes.append(
-            f"judged by folds of the {which} samples{reason}: each seed holds out another {share} "
-            "of each client's"
-        )
+        how = f"each seed holds out another {share} of each client's"
+        if holdout.time is not None:
+            first = int((~ever_held_out).sum())
+            how = (
+                f"forward in time, each client's in up to {holdout.folds + 1} blocks; each seed "
+                "trains on what is before one of them and is judged on that block, so that the "
+                f"first block of each client judges nothing ({plural(first, 'sample')} in all)"
+            )
+        notes.append(f"judged by folds of the {which} samples{reason}: {how}")
     if 0 < judged < HELD_OUT_SAMPLES:
         notes.append(
             f"{judged} samples can be held out, fewer than {HELD_OUT_SAMPLES}: too few for a "

@@ -7,6 +7,12 @@ with fewer samples than folds has as many folds as samples, and one of a single 
 training. Samples of one group (`Federation.groups`) are held out together, and folds are counted in
 groups.
 
+Where samples have times (`Federation.times`), folds go forward in time (a rolling origin): each
+client's samples are cut in their order into one block more than there are folds, and a fold trains
+on what comes before one of the blocks and is judged on that block. What comes after it is left out,
+the first block judges nothing, and every judged sample is later than all training samples of its
+client. The first seed has the last block, and so most training samples.
+
 The held-out samples of each client fall into two halves, A and B. What is chosen (a step size) is
 chosen on one half and judged on the other, so that no sample judges what was chosen by it.
 """
@@ -28,7 +34,7 @@ from ...core.knobs import SettingError
 from ...core.types import Tree, first, map_tree
 from ...data.federation import Federation
 from ...data.prepare.target_sums import bytes_of_moments
-from ...data.splits import fold_counts, group_ranks
+from ...data.splits import fold_counts, group_ranks, time_blocks, unit_owners
 from ...method import Method
 from ...methods import label_of
 from ...report.captions import diverged
@@ -63,6 +69,7 @@ def _rows(federation: Federation, index: Tensor) -> Federation:
         targets=map_tree(chosen, federation.targets),
         sequences=federation.sequences and federation.sequences.of(index),
         groups=None if federation.groups is None else federation.groups[index],
+        times=None if federation.times is None else federation.times[index],
     )
 
 
@@ -75,9 +82,10 @@ class Holdout:
     owner: np.ndarray  # int64[n]: the position of each sample's client
     half: np.ndarray  # bool[n]: whether it belongs to half B
     _order: np.ndarray  # int64[n]: the row of `data` that each sample is
-    _fold: np.ndarray  # int64[n]: in which fold it is
+    _fold: np.ndarray  # int64[n]: in which fold it is; -1 of one that judges nothing
     _folds: np.ndarray  # int64[clients]: how many folds each client has
     group: np.ndarray | None = None  # int64[n]: samples of one group say the same, as a patient's
+    time: np.ndarray | None = None  # int64[n]: where folds go forward in time
 
     @classmethod
     def of(cls, federation: Federation, kind: str, seed: int, seeds: int = FOLDS) -> Holdout:
@@ -104,13 +112,19 @@ class Holdout:
         owner, rows = owner[order], rows[order]
         count = np.bincount(owner, minlength=data.clients)
         group = None if data.groups is None else data.groups.numpy()[rows]
+        most = min(FOLDS, max(FEWEST_FOLDS, seeds))
+        if kind == IN_FOLDS and data.times is not None:
+            time = data.times.numpy()[rows]
+            fold, folds = _folds_in_time(owner, time, group, data.clients, most)
+            half = (_ranks(data, owner, count, seed, group=group) + owner) % 2 == 1
+            return cls(data, kind, owner, half, rows, fold, folds, group, time)
         folds = np.ones_like(count)
         if kind == IN_FOLDS:
-            most = min(FOLDS, max(FEWEST_FOLDS, seeds))
             folds = fold_counts(owner, group, data.clients, most)
         rank = _ranks(data, owner, count, seed, group=group)
-        fold = rank % np.maximum(folds, 1)[owner]
-        half = (rank // np.maximum(folds, 1)[owner] + owner) % 2 == 1
+        several = np.maximum(folds, 1)[owner]
+        half = (rank // several + owner) % 2 == 1
+        fold = np.where(several > 1, rank % several, -1)
         return cls(data, kind, owner, half, rows, fold, folds, group)
 
     @property
@@ -132,8 +146,21 @@ class Holdout:
         """Which samples are held out under a seed, counted from 0."""
         if self.kind == GIVEN:
             return np.arange(self.samples)
-        folds = self._folds[self.owner]
-        return np.flatnonzero((self._fold == seed % np.maximum(folds, 1)) & (folds > 1))
+        return np.flatnonzero(self._sides(seed)[1])
+
+    def _sides(self, seed: int) -> tuple[np.ndarray, np.ndarray]:  # -> bool[n], bool[n]
+        """Which samples train and which are held out under a seed, where there are folds."""
+        now = (seed % np.maximum(self._folds, 1))[self.owner]
+        held_out = self._fold == now
+        if self.time is None:
+            return ~held_out, held_out
+        begins = np.full(self.data.clients, np.iinfo(np.int64).max)  # of the block that is judged
+        np.minimum.at(begins, self.owner[held_out], self.time[held_out])
+        # folds count back from the last block; a group may be earlier and end later
+        earlier = (self._fold > now) | (self._fold == -1)
+        trains = earlier & (self.time < begins[self.owner])
+        has_training = np.bincount(self.owner[trains], minlength=self.data.clients) > 0
+        return trains, held_out & has_training[self.owner]
 
     def mask(self, seeds: int) -> np.ndarray:  # -> bool[seeds, n]
         """Which samples are held out under each of some seeds."""
@@ -149,12 +176,12 @@ class Holdout:
         """
         if self.kind == GIVEN:
             return self.data, np.arange(self.samples)
-        held_out = self.mask(seed + 1)[seed]
-        at = np.concatenate([np.flatnonzero(~held_out), np.flatnonzero(held_out)])
+        trains, held_out = self._sides(seed)
+        at = np.concatenate([np.flatnonzero(trains), np.flatnonzero(held_out)])
         subset = _rows(self.data, torch.from_numpy(self._order[at]))
         offsets = {}
         start = 0
-        for split, mask in (("train", ~held_out), ("valid", held_out)):
+        for split, mask in (("train", trains), ("valid", held_out)):
             sizes = np.bincount(self.owner[mask], minlength=self.data.clients)
             ends = start + np.concatenate([[0], sizes.cumsum()])
             offsets[split] = torch.from_numpy(ends)
@@ -179,6 +206,25 @@ class Holdout:
         none = torch.full((len(ends),), int(ends[-1]))
         offsets = {"train": torch.from_numpy(ends), "valid": none, "test": none}
         return replace(subset, offsets=offsets, ids=tuple(range(2 * data.clients)), name="halves")
+
+
+def _folds_in_time(
+    owner: np.ndarray, time: np.ndarray, group: np.ndarray | None, clients: int, most: int
+) -> tuple[np.ndarray, np.ndarray]:  # -> int64[n], int64[clients]
+    """The fold of each sample, counted back from each client's last block, and their number.
+
+    The first block is in none, -1. Clients that share groups have the same number of folds, so that
+    a group is judged at all of them under the same seed.
+    """
+    block = time_blocks(owner, time, group, most + 1)
+    folds = np.zeros(clients, dtype=np.int64)
+    np.maximum.at(folds, owner, block)
+    if group is not None and len(group):
+        _, unit = np.unique(group, return_inverse=True)
+        is_shared = unit_owners(owner, unit)[unit] > owner.max()
+        shares = np.bincount(owner[is_shared], minlength=clients) > 0
+        folds[shares] = folds[shares].max(initial=0)
+    return np.where(block > 0, folds[owner] - block, -1), folds
 
 
 def _ranks(
