@@ -72,6 +72,17 @@ def test_samples_of_other_folds_do_not_count_as_other_trainings():
     assert errors[0] < 1.3 * errors[1]
 
 
+def test_of_few_clients_folds_count_that_other_samples_would_train_other_models():
+    owner = np.repeat(np.arange(6), 30)
+    d = np.full((3, 180), math.nan)
+    for s in range(3):
+        d[s, s::3] = np.tile([-1.0, 1.0], 30)  # all folds alike
+    whole = np.nansum(d, axis=0)[None]
+    folds = HeldOutSamples(owner, 6, repeated=False).gain(d)
+    given = HeldOutSamples(owner, 6, repeated=True).gain(whole)
+    assert folds.error == pytest.approx(math.sqrt(1.5) * given.error)  # 1 + n2/n1
+
+
 def test_intervals_hold_what_they_promise():
     held = HeldOutSamples(np.repeat(np.arange(25), 8), 25, repeated=True)
     inside = 0

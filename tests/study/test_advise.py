@@ -412,3 +412,13 @@ def test_repeated_patients_are_counted_once():
     assert any("intervals count 48 groups" in note for note in advice.notes), advice.notes
     assert advice.choice in ("local", "undecided")
     assert advice.table[0]["figures"]["accuracy"] < 0.65  # a coin
+
+
+def test_heterogeneity_does_not_depend_on_the_unit_of_the_targets():
+    federation = regression()
+    task = il.Task(lambda: nn.Linear(federation.shape[0], 1), "huber")
+    ratios = []
+    for factor in (1.0, 1000.0):
+        scaled = replace(federation, targets=factor * federation.targets + 3 * factor)
+        ratios.append(il.advise(scaled, task, ["finetune"], **SMALL).heterogeneity.ratio)
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-3)

@@ -349,7 +349,7 @@ class SplitCandidate:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(task.seed)
             module = adapt(task.module, self.rank, kind=self.kind)
-        adapted = Task(module, task.criterion, buffers=task.buffers).under(task.numerics)
+        adapted = task.with_module(module)
         split = adapted.split(self.part)
         # parameters of the model itself are in the same order as before
         x0 = split.join(start[: task.d], split.parts(adapted.x0)[1])

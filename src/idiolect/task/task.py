@@ -126,6 +126,10 @@ class Task:
         task._prepare(self.model, self._loss, replace(numerics or self.numerics, **changes))
         return task
 
+    def with_module(self, module: nn.Module) -> Task:
+        """The same loss, computed in the same way, for another module."""
+        return Task(module, self._loss, buffers=self.buffers).under(self.numerics)
+
     def __repr__(self) -> str:
         return f"Task({type(self.module).__name__}, {self.criterion.name!r}, d = {self.d:,})"
 

@@ -457,7 +457,7 @@ def weighing(label: str, compared: Sequence[Compared], unit: GainUnit) -> list[s
     if ahead > unit.tie:
         return [f"It gained most; next is {text}."]
     reason = "sends as much and is no simpler"
-    if choice.bytes < rival.bytes:
+    if rival.bytes > 1.05 * choice.bytes:
         reason = f"sends {rival.bytes / choice.bytes:.2g} times as many bytes"
     elif rival.personal and not choice.personal:
         reason = "sends as much and is less simple: it has a model per client"
@@ -480,7 +480,7 @@ def cost(candidate: Candidate, clients_heard: int, clients: int) -> str:
     )
     return (
         f"{candidate.label} sends {total_up} up and {total_down} down per round, "
-        f"{clients_heard:,} of {clients:,} clients heard: {each_up} up from each."
+        f"{clients_heard:,} of {plural(clients, 'client')} heard: {each_up} up from each."
     )
 
 
@@ -515,15 +515,19 @@ def gains_of_clients(gains: Sequence[ClientGain], label: str) -> str:
     """How many clients gain and lose.
 
     >>> gains_of_clients([ClientGain("a", 9, 0.5, 0.1, 0.9, GAINS)], "ditto")
-    'With ditto, 1 of 1 clients gains and 0 lose; of 0 the data cannot tell.'
+    'With ditto, 1 of 1 client gains and 0 lose; of 0 the data cannot tell.'
     """
     gain = sum(g.verdict == GAINS for g in gains)
     lose = sum(g.verdict == LOSES for g in gains)
     rest = len(gains) - gain - lose
     return (
-        f"With {label}, {gain:,} of {len(gains):,} clients gain{'s' * (gain == 1)} and {lose:,} "
-        f"lose{'s' * (lose == 1)}; of {rest:,} the data cannot tell."
+        f"With {label}, {gain:,} of {plural(len(gains), 'client')} gain{'s' * (gain == 1)} and "
+        f"{lose:,} lose{'s' * (lose == 1)}; of {rest:,} the data cannot tell."
     )
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def _either(names: Sequence[str]) -> str:
@@ -575,21 +579,23 @@ def remarks(federation: Federation, holdout: Holdout, seeds: int) -> list[str]:
         notes.append(f"judged by folds of the {which} samples{reason}: {how}")
     if 0 < judged < HELD_OUT_SAMPLES:
         notes.append(
-            f"{judged} samples can be held out, fewer than {HELD_OUT_SAMPLES}: too few for a "
-            "confidence interval or a decision"
+            f"{plural(judged, 'sample')} can be held out, fewer than {HELD_OUT_SAMPLES}: too few "
+            "for a confidence interval or a decision"
         )
     counts = np.bincount(holdout.owner[ever_held_out], minlength=data.clients)
     if judged and (few := int((counts < CLIENT_SAMPLES).sum())):
         notes.append(
-            f"{few:,} of {data.clients:,} clients have fewer than {CLIENT_SAMPLES} held-out "
-            "samples: too few to judge each of them alone"
+            f"{few:,} of {plural(data.clients, 'client')} {_have(few)} fewer than "
+            f"{CLIENT_SAMPLES} held-out "
+            f"samples: too few to judge {'it' if few == 1 else 'each of them'} alone"
         )
     if data.classes and isinstance(data.targets, torch.Tensor):
         single_class = int(((data.class_counts("train") > 0).sum(1) == 1).sum())
         if single_class:
             notes.append(
-                f"{single_class:,} of {data.clients:,} clients have training samples of a single "
-                "class: a constant answer serves them as well as any model, as long as that stays "
-                "so"
+                f"{single_class:,} of {plural(data.clients, 'client')} {_have(single_class)} "
+                "training samples of a single class: a constant answer serves "
+                f"{'it' if single_class == 1 else 'them'} as well as any model, as long as that "
+                "stays so"
             )
     return notes

@@ -569,17 +569,18 @@ class Inquiry:
             text = f"R² is not estimated: it takes {needed / 2**30:.2g} GiB (the setting memory)"
             self.notes.append(text)
             return None
-        bound = self.task.under(s.numerics(s.seed))
         trained = []
         for number in range(self.options.splits):
             halves = self.holdout.halves(s.seed + number)
             settings = self._run_settings("seed", "seeds", "sample", "threads")
             settings |= {"rounds": local.rounds, "eval_every": 0, "seed": s.seed}
             result = run(local.method(local.power), self.task, halves, progress=False, **settings)
-            rows = result.session().hosts[0].all_rows()["x"]
-            trained.append((rows[:, : bound.d].cpu(), halves.to(bound.device, bound.dtype)))
+            session = result.session()
+            task = session.contract.task  # in the units that it was trained in
+            rows = session.hosts[0].all_rows()["x"]
+            trained.append((rows[:, : task.d].cpu(), halves.to(task.device, task.dtype)))
             self.counter.add("halves for R²")
-        estimate = heterogeneity(trained, bound, s.seed)
+        estimate = heterogeneity(trained, task, s.seed)
         if estimate is None:
             self.notes.append(
                 "R² is not estimated: it takes two clients with four training samples or more"

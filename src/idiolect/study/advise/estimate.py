@@ -2,7 +2,7 @@
 
 The unit is a held-out sample's paired difference d[s, j] = value of one candidate minus value of
 the other, under seed s, where a value is 1 or 0 (accuracy) or minus the loss. The gain is its mean
-over all held-out samples. Its variance has two parts:
+over all held-out samples. Its variance has three parts:
 
 - clients: with MANY clients or more, the variance over clients of their mean differences, weighed
   by samples, treating clients as a random sample. With fewer, the variance over the samples within
@@ -11,8 +11,13 @@ over all held-out samples. Its variance has two parts:
 - trainings: the variance over seeds of the gain. Folds differ in their samples too: there it is
   what exceeds the samples' part, and nothing where the samples alone explain the excess (chi-square
   at NOTICED), since a few folds say too little to tell the two apart.
+- training samples: the gain is that of the procedure, trained on such samples, not of the models of
+  these folds. Folds share training samples, so that their spread does not show this part (Bengio
+  and Grandvalet 2004). Over clients it is in the variance already. With fewer clients the samples'
+  part is multiplied by 1 + n2/n1, held-out over training samples of a fold: the ratio of Nadeau and
+  Bengio (2003), who multiply the variance between folds by it.
 
-Degrees of freedom are Satterthwaite's for the sum of the two. Where samples are right or wrong, the
+Degrees of freedom are Satterthwaite's for their sum. Where samples are right or wrong, the
 variance is that with one more sample that the first candidate alone has right, and one that the
 other has: a few samples on which the two agree do not show that they always do. Fewer
 than HELD_OUT_SAMPLES show nothing.
@@ -138,6 +143,8 @@ class HeldOutSamples:
         else:
             within = pooled(count, spread)
             clients = float((weight**2 * within[present] / count[present]).sum())
+            if not self.repeated:
+                clients *= 1 + held_out_ratio(~np.isnan(d))
             freedom = int(count.sum()) - m
         trainings, repeats = self._trainings(d)
         floor = 2 / (len(each) + 2) ** 2 if self.counted else 0.0
@@ -206,6 +213,16 @@ class HeldOutSamples:
         if not self.repeated:
             between = between - np.nanmean(samples[:, several], axis=0)
         return max(0.0, float(between.mean()))
+
+
+def held_out_ratio(held_out: np.ndarray) -> float:  # bool[seeds, n]
+    """Held-out over training samples of a fold, n2/n1: 1/2 of three folds.
+
+    >>> held_out_ratio(np.eye(3, dtype=bool)), held_out_ratio(np.eye(5, dtype=bool))
+    (0.5, 0.25)
+    """
+    held = float(held_out.sum())
+    return held / max(held_out.size - held, 1.0)
 
 
 def beyond_samples(between: float, samples: float, seeds: int) -> float:

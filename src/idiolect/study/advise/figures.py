@@ -18,7 +18,15 @@ import torch
 from torch import Tensor
 
 from ...host.metrics import EvaluatedSamples, Metric, TargetForm
-from .estimate import HELD_OUT_SAMPLES, MANY, Gain, Units, beyond_samples, satterthwaite
+from .estimate import (
+    HELD_OUT_SAMPLES,
+    MANY,
+    Gain,
+    Units,
+    beyond_samples,
+    held_out_ratio,
+    satterthwaite,
+)
 
 RESAMPLES = 200
 LARGEST = 100  # numbers that a model answers to a sample, where answers are kept
@@ -101,6 +109,8 @@ class MetricFigures:
         units = int(held_out.sum()) if of_sample is None else len(np.unique(of_sample[held_out]))
         freedom = present - 1 if present >= MANY else units - present
         samples = float(np.var(resampled, ddof=1))
+        if not self.repeated and present < MANY:  # as in estimate.py: the training samples' part
+            samples *= 1 + held_out_ratio(mask)
         values = by_seed[~np.isnan(by_seed)]
         trainings = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
         if not self.repeated:  # other samples under every seed: their part is counted already
