@@ -12,7 +12,7 @@ from idiolect.data.sets.regression import LogisticRegression
 from idiolect.report.verdicts import CANNOT_TELL, GAINS, LOSES, _discoveries, judged_clients
 from idiolect.study.advise import advice as words
 from idiolect.study.advise.estimate import (
-    MANY,
+    MANY_CLIENTS,
     Compared,
     Gain,
     HeldOutSamples,
@@ -30,8 +30,8 @@ RNG = np.random.default_rng(0)
 
 # -- intervals -------------------------------------------------------------------------------------
 def test_with_many_clients_of_one_size_the_interval_is_a_t_interval_over_clients():
-    each = RNG.normal(0.1, 1, (MANY, 7))
-    held = HeldOutSamples(np.repeat(np.arange(MANY), 7), MANY, repeated=True)
+    each = RNG.normal(0.1, 1, (MANY_CLIENTS, 7))
+    held = HeldOutSamples(np.repeat(np.arange(MANY_CLIENTS), 7), MANY_CLIENTS, repeated=True)
     gain = held.gain(each.reshape(1, -1))
     want = stats.ttest_1samp(each.mean(1), 0).confidence_interval()
     assert (gain.low, gain.high) == pytest.approx((want.low, want.high))

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from idiolect.report import judged_clients
+from idiolect.study import MANY_CLIENTS
 
 from ..page import NOT_STATED, Page, Row, page_from_text
 from ..runs import Work, train_all
 from ..texts import read_text
-from .gain_coverage import CANDIDATES, MANY, GainJob, GainSize
+from .gain_coverage import CANDIDATES, GainJob, GainSize
 
 NAME = "advise-coverage"
 TEXTS = read_text(NAME)
@@ -176,8 +177,8 @@ def _of_gains(gains: dict[GainJob, Outcomes]) -> tuple[dict[str, Any], dict[str,
     facts: dict[str, Any] = {"federations": next(iter(gains)).repeats}
     verdicts: dict[str, Any] = {}
     for name, of_kind in (
-        ("few", lambda job: job.clients < MANY),
-        ("many", lambda job: job.clients >= MANY),
+        ("few", lambda job: job.clients < MANY_CLIENTS),
+        ("many", lambda job: job.clients >= MANY_CLIENTS),
     ):
         outcomes = [o for job, o in gains.items() if of_kind(job)]
         shares = [share for o in outcomes for share in o["held"]]

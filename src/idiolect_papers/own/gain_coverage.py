@@ -21,16 +21,7 @@ from typing import Any
 import numpy as np
 
 from idiolect import Federation
-from idiolect.study.advise.estimate import (
-    LOCAL,
-    MANY,
-    UNDECIDED,
-    Compared,
-    HeldOutSamples,
-    alternative,
-    decide,
-)
-from idiolect.study.advise.training import IN_FOLDS, Holdout
+from idiolect.study import MANY_CLIENTS, Compared, HeldOutSamples, Holdout, alternative, decide
 
 from ..runs import Work
 
@@ -40,6 +31,7 @@ NEWTON = 8
 RIDGE = 1.0  # of every model; Local's is towards 0, Ditto's towards the shared model
 DITTO = 10.0
 TIE = 0.01 * math.log(2)
+LOCAL, UNDECIDED = "local", "undecided"  # choices of an advice that name no candidate
 CANDIDATES = ("fedavg", "ditto")
 
 
@@ -106,7 +98,7 @@ class GainJob(Work):
         rules = self._rules(rng)
         advices = []
         for _ in range(self.repeats):
-            rules = self._rules(rng) if self.clients >= MANY else rules
+            rules = self._rules(rng) if self.clients >= MANY_CLIENTS else rules
             advices.append(self._advice(rng, rules))
         truth = np.mean([a["gains of these models"] for a in advices], axis=0)
         own = np.array([a["intervals"] for a in advices])  # [repeats, candidates, 2]
@@ -135,7 +127,7 @@ class GainJob(Work):
         chance = 1 / (1 + np.exp(-(x * rules[owner]).sum(1)))
         y = (rng.random(len(owner)) < chance).astype(int)
         data = Federation.from_arrays(x, y, owner, classes=2, valid=0.0, test=0.0)
-        holdout = Holdout.of(data, IN_FOLDS, seed=int(rng.integers(1 << 30)), seeds=self.folds)
+        holdout = Holdout.of(data, "folds", seed=int(rng.integers(1 << 30)), seeds=self.folds)
         inputs = rng.normal(size=(FRESH, FEATURES))
         d = np.full((len(CANDIDATES), self.folds, holdout.samples), math.nan)
         gains = np.zeros(len(CANDIDATES))

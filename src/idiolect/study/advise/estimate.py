@@ -4,7 +4,7 @@ The unit is a held-out sample's paired difference d[s, j] = value of one candida
 the other, under seed s, where a value is 1 or 0 (accuracy) or minus the loss. The gain is its mean
 over all held-out samples. Its variance has three parts:
 
-- clients: with MANY clients or more, the variance over clients of their mean differences, weighed
+- clients: with MANY_CLIENTS or more, the variance over clients of their mean differences, weighed
   by samples, treating clients as a random sample. With fewer, the variance over the samples within
   these clients: an interval over a dozen clients of unlike size says next to nothing, and the gain
   is then about these clients only.
@@ -34,7 +34,7 @@ import numpy as np
 from ...data.read.ids import ClientId
 from ...report.verdicts import ClientGain, by_client, judged_clients, pooled
 
-MANY = 20  # clients needed for an interval over clients
+MANY_CLIENTS = 20  # clients needed for an interval over clients
 HELD_OUT_SAMPLES = 20  # needed for a confidence interval
 LEVEL = 0.05  # of all intervals: 95 %
 NOTICED = 0.9  # how sure it must be that folds differ by more than their samples
@@ -137,7 +137,7 @@ class HeldOutSamples:
         present = count > 0
         weight = count[present] / count.sum()
         m = int(present.sum())
-        if m >= MANY:
+        if m >= MANY_CLIENTS:
             clients = m / (m - 1) * float((weight**2 * (of_client[present] - mean) ** 2).sum())
             freedom = m - 1
         else:
@@ -166,7 +166,7 @@ class HeldOutSamples:
         count, _, _ = by_client(each[0], self.owner[ever_held_out], self.clients)
         m = int((count > 0).sum())
         freedom = m - 1
-        if m >= MANY:
+        if m >= MANY_CLIENTS:
             means = [by_client(row, self.owner[ever_held_out], self.clients)[1] for row in each]
             each = np.array(means)[:, count > 0]
         else:

@@ -2,7 +2,7 @@
 
 The figure of a candidate is that of all samples held out under a seed, the mean over seeds. The
 standard error of the difference of two is a paired bootstrap: both candidates are judged on the
-same resamples. With MANY clients or more, clients are drawn with replacement; with fewer, samples
+same resamples. With MANY_CLIENTS or more, clients are drawn with replacement; with fewer, samples
 within each client (see estimate.py).
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from ...host.metrics import EvaluatedSamples, Metric, TargetForm
 from .estimate import (
     HELD_OUT_SAMPLES,
-    MANY,
+    MANY_CLIENTS,
     Gain,
     Units,
     beyond_samples,
@@ -107,9 +107,11 @@ class MetricFigures:
         present = len(np.unique(self.owner[held_out]))
         of_sample = self.units.of_sample
         units = int(held_out.sum()) if of_sample is None else len(np.unique(of_sample[held_out]))
-        freedom = present - 1 if present >= MANY else units - present
+        freedom = present - 1 if present >= MANY_CLIENTS else units - present
         samples = float(np.var(resampled, ddof=1))
-        if not self.repeated and present < MANY:  # as in estimate.py: the training samples' part
+        if (
+            not self.repeated and present < MANY_CLIENTS
+        ):  # as in estimate.py: the training samples' part
             samples *= 1 + held_out_ratio(mask)
         values = by_seed[~np.isnan(by_seed)]
         trainings = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
@@ -126,7 +128,7 @@ class MetricFigures:
         """Places of samples, of clients or of units within clients, drawn with replacement."""
         present = np.unique(self.owner)
         rng = np.random.default_rng(self.seed)
-        if len(present) >= MANY:
+        if len(present) >= MANY_CLIENTS:
             places = [np.flatnonzero(self.owner == k) for k in present]
             for _ in range(RESAMPLES):
                 yield np.concatenate([places[k] for k in rng.integers(0, len(places), len(places))])
