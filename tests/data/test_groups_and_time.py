@@ -199,3 +199,95 @@ def test_groups_that_cannot_be_meant_are_refused():
         il.Federation.from_arrays(np.eye(4), [0, 1, 0, 1], list("aabb"), group=[1, 2])
     with pytest.raises(SettingError, match="must hold numbers or dates"):
         read(time="hospital_name", frame=VISITS.assign(hospital_name=VISITS.hospital))
+
+
+# -- folds forward in time -------------------------------------------------------------------------
+def in_time(federation, seeds=3) -> Holdout:
+    return Holdout.of(federation, IN_FOLDS, seed=0, seeds=seeds)
+
+
+def places(federation, split) -> list[np.ndarray]:
+    """The places in time of each client's samples of a split."""
+    low, high = (int(federation.offsets[split][end]) for end in (0, -1))
+    return np.split(federation.times[low:high].numpy(), federation.sizes(split).cumsum(0)[:-1])
+
+
+@pytest.mark.parametrize("options", [{"drop": "patient"}, {"group": "patient"}])
+def test_every_judged_sample_is_later_than_what_its_client_trains_on(options):
+    holdout = in_time(read(time="day", **options))
+    for seed in range(3):
+        fold, held_out = holdout.under(seed)
+        for before, judged in zip(places(fold, "train"), places(fold, "valid"), strict=True):
+            assert len(before) and len(judged) and before.max() < judged.min()
+        assert len(held_out) == int(fold.sizes("valid").sum())
+        assert (held_out == holdout.held(seed)).all()
+
+
+def test_four_blocks_judge_three_times_and_the_first_one_never():
+    holdout = in_time(read(time="day", drop="patient"))
+    judged = holdout.mask(3).sum(0)
+    assert judged.max() == 1 and holdout.folds == 3
+    for k in range(3):
+        own = holdout.owner == k
+        first = holdout.time[own & (judged == 0)]
+        assert first.max() < holdout.time[own & (judged == 1)].min()
+        assert len(first) == pytest.approx(own.sum() / 4, abs=1)
+    sizes = [int(holdout.under(seed)[0].sizes("train").sum()) for seed in range(3)]
+    assert sizes == sorted(sizes, reverse=True)  # step sizes are chosen with most samples
+
+
+def test_samples_of_one_moment_and_of_one_patient_are_not_torn_by_folds():
+    holdout = in_time(read(VISITS.assign(day=VISITS.day // 40), time="day", drop="patient"))
+    for seed in range(3):
+        fold, _ = holdout.under(seed)
+        for before, judged in zip(places(fold, "train"), places(fold, "valid"), strict=True):
+            assert before.max() < judged.min()
+    fold, _ = in_time(read(time="day", group="patient")).under(0)
+    train, valid, _ = sides(fold)
+    assert not train & valid
+
+
+def test_patients_of_two_hospitals_are_judged_at_both_under_one_seed():
+    rows = rng.permutation(80)
+    site, person = np.repeat([0, 1], 40), np.tile(np.repeat(np.arange(10), 4), 2)
+    x, y = rng.normal(size=(80, 2)).astype("float32"), rows % 2
+    data = il.Federation.from_arrays(x, y, site, group=person, time=rows, valid=0, test=0)
+    holdout = in_time(data)
+    for seed in range(3):
+        train, valid, _ = sides(holdout.under(seed)[0])
+        assert not train & valid
+
+
+def test_clients_with_few_samples_have_fewer_folds_and_one_moment_only_trains():
+    x, y = np.zeros((8, 1), dtype="float32"), np.arange(8) % 2
+    time = [1, 2, 3, 7, 7, 1, 2, 3]
+    data = il.Federation.from_arrays(x, y, list("aaabbccc"), time=time, valid=0, test=0)
+    holdout = in_time(data)
+    for seed in range(3):
+        fold, _ = holdout.under(seed)
+        assert fold.sizes("train").tolist()[1] == 2 and fold.sizes("valid").tolist()[1] == 0
+        assert fold.sizes("valid").tolist()[0] == 1
+
+
+def test_an_advice_on_times_says_that_folds_go_forward():
+    advice = il.advise(
+        read(time="day", drop="patient"),
+        il.Task(lambda: torch.nn.Linear(6, 2)),
+        ["finetune"],
+        quick=True,
+        gradients=5,
+        trees=False,
+        progress=False,
+        threads=1,
+    )
+    (note,) = [n for n in advice.notes if "judged by folds" in n]
+    assert "forward in time" in note and "first block of each client judges nothing" in note
+    assert sum(c.samples for c in advice.clients) < 480
+
+
+def test_subsets_carry_the_times_of_their_samples():
+    data = read(time="day", drop="patient")
+    assert len(data.of([1, 0]).times) == len(data.of([1, 0]).targets)
+    assert len(data.without("test").times) == data.without("test").samples
+    for before, after in zip(places(data, "train"), places(data, "test"), strict=True):
+        assert before.max() < after.min()

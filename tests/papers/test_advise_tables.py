@@ -20,6 +20,7 @@ from idiolect_papers.own.advise_tables import (
     page_of_tables,
     site_losses,
 )
+from idiolect_papers.own.gain_coverage import GainSize
 
 
 def marked(choice, gain, pooled=None, error=0.1, interval=1.0):
@@ -87,10 +88,14 @@ def test_the_page_counts_what_is_wrong_and_what_was_missed():
 
 
 def test_a_small_coverage_writes_its_page(tmp_path, capsys):
-    size = advise_coverage.CoverageSize(samples=(10,), rates=(0.5,), repeats=5)
+    gains = GainSize(clients=(6, 20), samples=(30,), spreads=(0.0,), folds=(3,), repeats=10)
+    size = advise_coverage.CoverageSize(samples=(10,), rates=(0.5,), repeats=5, gains=gains)
     folder = tmp_path / "theory"
     folder.mkdir()
     advise_coverage.write(folder, size, workers=1)
     stored = json.loads((folder / "advise-coverage.json").read_text())
     (case,) = stored["figures"]["cases"]
     assert case["accuracy"][0] > 0.9 and case["loss"][0] > 0.9
+    few, many = stored["figures"]["gains"]
+    assert min(few["held"] + many["held"]) >= 0.7 and few["truth"][0] > 0.02
+    assert few["alone, falsely"] == few["alone"] and few["federate, falsely"] == 0

@@ -9,10 +9,10 @@ from scipy import stats
 
 import idiolect as il
 from idiolect.data.sets.regression import LogisticRegression
-from idiolect.report.verdicts import CANNOT_TELL, GAINS, LOSES, judged_clients
+from idiolect.report.verdicts import CANNOT_TELL, GAINS, LOSES, _discoveries, judged_clients
 from idiolect.study.advise import advice as words
 from idiolect.study.advise.estimate import (
-    MANY,
+    MANY_CLIENTS,
     Compared,
     Gain,
     HeldOutSamples,
@@ -30,8 +30,8 @@ RNG = np.random.default_rng(0)
 
 # -- intervals -------------------------------------------------------------------------------------
 def test_with_many_clients_of_one_size_the_interval_is_a_t_interval_over_clients():
-    each = RNG.normal(0.1, 1, (MANY, 7))
-    held = HeldOutSamples(np.repeat(np.arange(MANY), 7), MANY, repeated=True)
+    each = RNG.normal(0.1, 1, (MANY_CLIENTS, 7))
+    held = HeldOutSamples(np.repeat(np.arange(MANY_CLIENTS), 7), MANY_CLIENTS, repeated=True)
     gain = held.gain(each.reshape(1, -1))
     want = stats.ttest_1samp(each.mean(1), 0).confidence_interval()
     assert (gain.low, gain.high) == pytest.approx((want.low, want.high))
@@ -70,6 +70,17 @@ def test_samples_of_other_folds_do_not_count_as_other_trainings():
         for v, repeated in ((d, False), (whole, True))
     ]
     assert errors[0] < 1.3 * errors[1]
+
+
+def test_of_few_clients_folds_count_that_other_samples_would_train_other_models():
+    owner = np.repeat(np.arange(6), 30)
+    d = np.full((3, 180), math.nan)
+    for s in range(3):
+        d[s, s::3] = np.tile([-1.0, 1.0], 30)  # all folds alike
+    whole = np.nansum(d, axis=0)[None]
+    folds = HeldOutSamples(owner, 6, repeated=False).gain(d)
+    given = HeldOutSamples(owner, 6, repeated=True).gain(whole)
+    assert folds.error == pytest.approx(math.sqrt(1.5) * given.error)  # 1 + n2/n1
 
 
 def test_intervals_hold_what_they_promise():
@@ -114,6 +125,14 @@ def test_where_nobody_gains_or_loses_hardly_anyone_is_called():
         for c in client_gains(RNG.normal(0, 1, (1, 1000)), held, tuple(range(50)))
     )
     assert called <= 5  # of 500
+
+
+def test_the_false_discovery_rate_is_that_of_scipy():
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        p = rng.beta(0.3, 1.0, 30)
+        assert (_discoveries(p) == (stats.false_discovery_control(p) <= 0.05)).all()
+    assert not len(_discoveries(np.zeros(0)))
 
 
 def test_hits_are_called_by_the_exact_sign_test():

@@ -250,7 +250,9 @@ def test_the_paired_bootstrap_of_the_auc_has_the_width_of_independent_tables():
         logits = {k: np.stack([0 * v, v], 1)[None].astype(np.float32) for k, v in answers.items()}
         owner = np.repeat(np.arange(3), 100)
         figures = MetricFigures(auc, TargetForm(2), Units(owner), owner, y, 3, repeated=True)
-        gain = figures.gains(logits, "local", np.ones((1, 300), dtype=bool))["fedavg"]
+        mask = np.ones((1, 300), dtype=bool)
+        local, fedavg = (figures.resampled(logits[k], mask) for k in ("local", "fedavg"))
+        gain = figures.gain(fedavg, local, mask)
         gains.append(gain.mean)
         errors.append(gain.error)
     assert np.mean(errors) == pytest.approx(np.std(gains), rel=0.5)
@@ -410,3 +412,13 @@ def test_repeated_patients_are_counted_once():
     assert any("intervals count 48 groups" in note for note in advice.notes), advice.notes
     assert advice.choice in ("local", "undecided")
     assert advice.table[0]["figures"]["accuracy"] < 0.65  # a coin
+
+
+def test_heterogeneity_does_not_depend_on_the_unit_of_the_targets():
+    federation = regression()
+    task = il.Task(lambda: nn.Linear(federation.shape[0], 1), "huber")
+    ratios = []
+    for factor in (1.0, 1000.0):
+        scaled = replace(federation, targets=factor * federation.targets + 3 * factor)
+        ratios.append(il.advise(scaled, task, ["finetune"], **SMALL).heterogeneity.ratio)
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-3)

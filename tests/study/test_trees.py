@@ -12,7 +12,9 @@ from torch import nn
 import idiolect as il
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
-from idiolect.study.trees import ALONE, POOLED
+from idiolect.study.advise.training import Holdout
+from idiolect.study.trees import ALONE, POOLED, wanted
+from idiolect.task.losses import Loss
 
 FEATURES = ["a", "b", "c"]
 
@@ -152,3 +154,60 @@ def test_the_command_shows_them_and_show_has_them_again(tmp_path, capsys):
     assert len(json.loads(capsys.readouterr().out)) == 2
     assert main([*command, "--no-trees", "--trees", "--directory", str(tmp_path / "c")]) == 2
     assert "trees must be given without no_trees" in capsys.readouterr().err
+
+
+# -- beside an advice ------------------------------------------------------------------------------
+def advised(federation, outputs=2, **options):
+    model = il.Task(lambda: nn.Linear(3, outputs), "cross_entropy" if outputs == 2 else "mse")
+    small = {"quick": True, "gradients": 20, "progress": False, "threads": 1}
+    return il.advise(federation, model, ["finetune"], **small, **options)
+
+
+@pytest.fixture(scope="module")
+def advice():
+    return advised(data())
+
+
+def test_an_advice_judges_trees_on_the_folds_of_the_candidates(advice):
+    holdout = Holdout.of(data(), "folds", seed=0, seeds=3)
+    losses = []
+    for seed in range(3):
+        fold, _ = holdout.under(seed)
+        x, y = rows_of(fold, "train", range(4))
+        inputs, targets = rows_of(fold, "valid", range(4))
+        p = HistGradientBoostingClassifier(random_state=0).fit(x, y).predict_proba(inputs)
+        smooth = (len(y) * p + 1) / (len(y) + 2)
+        losses += (-np.log(smooth[np.arange(len(targets)), targets])).tolist()
+    alone, pooled = advice.trees
+    assert (alone["label"], pooled["label"]) == (ALONE, POOLED)
+    assert pooled["figures"]["loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+
+
+def test_trees_are_shown_and_named_where_they_are_clearly_better_and_never_chosen(advice):
+    assert not any(row["label"].startswith("trees") for row in advice.table)
+    assert advice.choice in ("local", "fedavg", "finetune", "undecided")
+    assert "on pooled data do better than every candidate (log loss" in str(advice.words)
+    assert "trees, all" in str(advice) and "not federated" in str(advice.notes)
+    assert advice.as_dict()["trees"][1]["low"] > 0
+
+
+def test_trees_that_are_not_clearly_better_are_not_praised():
+    linear = frame(200)
+    linear["y"] = np.where(linear["a"] + linear["b"] > 0, "yes", "no")
+    federation = il.Federation.from_frame(linear, client="site", target="y")
+    advice = advised(federation)
+    assert len(advice.trees) == 2 and not any("trees" in line for line in advice.words)
+
+
+def test_an_advice_leaves_out_trees_on_request_and_for_what_takes_long():
+    assert advised(data(), trees=False).trees == []
+    assert not wanted(data(), Loss(), None, folds=30, most=120)
+    with pytest.raises(SettingError, match="trees must be True, False or None, got 'yes'"):
+        advised(data(), trees="yes")
+
+
+def test_trees_of_real_targets_are_judged_by_any_metric_and_local_sends_nothing():
+    advice = advised(data(values=True), outputs=1, metric="mae")
+    alone, pooled = advice.trees
+    assert pooled["value"] == pooled["figures"]["mae"] < alone["figures"]["mae"]
+    assert advice.table[0]["bytes"] == {"up": 0, "down": 0} and advice.table[0]["gain"] is None

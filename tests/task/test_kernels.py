@@ -90,6 +90,26 @@ def test_chains_of_linear_layers_are_stacked_and_agree_with_autograd(name):
     assert same(module, a_batch(inputs), ("stacked", "vmap", "rows")).kernel == "stacked"
 
 
+@pytest.mark.parametrize("name", ["an MLP", "every activation", "nested Sequentials", "view"])
+def test_hessian_products_of_stacked_models_are_those_of_each_model_by_itself(name):
+    module, inputs = CHAINS[name]
+    batch = a_batch(inputs)
+    task = Task(module).under(dtype=torch.float64)
+    x = rows(task)
+    v = torch.randn(x.shape, dtype=torch.float64)
+    by_rows = task.under(kernel="rows").hvp(x, v, batch)
+    torch.testing.assert_close(task.under(kernel="stacked").hvp(x, v, batch), by_rows)
+    assert by_rows.abs().max() > 0
+
+
+def test_a_loss_with_straight_pieces_has_no_curvature():
+    batch = a_batch((6,))
+    real = Batch(batch.inputs, batch.targets.double(), batch.weights, batch.tally)
+    task = Task(nn.Linear(6, 1), "l1").under(dtype=torch.float64, kernel="stacked")
+    x = rows(task)
+    assert torch.equal(task.hvp(x, torch.ones_like(x), real), torch.zeros_like(x))
+
+
 @pytest.mark.parametrize(
     ("module", "inputs", "kernel"),
     [

@@ -56,6 +56,8 @@ class Federation:
     weights: Tensor | None = None
     weight_name: str = ""  # what the user calls them: the column of a table
     subgroups: tuple[Subgroups, ...] = ()  # what figures are given for, a label per sample
+    # int64[n]: the place of each sample in time, equal for one moment; folds are cut by it
+    times: Tensor | None = None
 
     def __str__(self) -> str:
         from .describe import describe
@@ -304,6 +306,7 @@ the nearest is 13
             groups=None if self.groups is None else take(self.groups),
             weights=None if self.weights is None else take(self.weights),
             subgroups=tuple(column.map(take) for column in self.subgroups),
+            times=None if self.times is None else take(self.times),
             offsets=offsets_of(sizes),
             ids=self.ids if ids is None else ids,
         )

@@ -203,6 +203,45 @@ def fold_counts(
     return np.where(shares & (count > 1), folds, np.minimum(folds, count))
 
 
+def time_blocks(
+    client: np.ndarray, time: np.ndarray, group: np.ndarray | None, most: int
+) -> np.ndarray:  # -> int64[n]
+    """The block of each sample where each client's samples are cut in the order of time.
+
+    Up to `most` blocks of about as many samples each, numbered from 0. Samples of one moment stay
+    together, and groups do, ordered by their first sample. Groups of several clients are cut
+    together, so that each has one block everywhere.
+
+    >>> day = np.array([3, 1, 2, 2, 5, 9])
+    >>> time_blocks(np.array([0, 0, 0, 0, 0, 1]), day, None, most=3).tolist()
+    [2, 0, 1, 1, 2, 0]
+    """
+    if not len(client):
+        return np.zeros(0, dtype=np.int64)
+    keys = np.stack([client, time], axis=1) if group is None else group
+    _, unit = np.unique(keys, axis=0, return_inverse=True)
+    unit = unit.reshape(-1)
+    owner = unit_owners(client, unit)
+    begins = np.full(len(owner), np.iinfo(np.int64).max)
+    np.minimum.at(begins, unit, time)
+    order = np.lexsort((begins, owner))
+    owner, sizes = owner[order], np.bincount(unit)[order]
+    first = np.searchsorted(owner, owner)  # the first unit of the same owner
+    ends = sizes.cumsum()
+    middle = ends - sizes / 2 - (ends - sizes)[first]
+    cut = (middle * most / np.bincount(owner, sizes)[owner]).astype(np.int64)
+    changes = (np.diff(cut, prepend=cut[:1]) != 0) | (np.diff(owner, prepend=owner[:1]) != 0)
+    number = changes.cumsum()
+    block = np.empty(len(order), dtype=np.int64)
+    block[order] = number - number[first]  # without gaps, where a unit is larger than a block
+    return block[unit]
+
+
+def arranged(client: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """The order of samples in a federation: by split, then by client, then as given."""
+    return np.lexsort((np.arange(len(client)), client, part))
+
+
 def read_groups(group: Any, n: int) -> np.ndarray:  # -> int64[n]
     """A number per sample from the user's group of each, of any type; all need one."""
     values = np.asarray(group)
@@ -276,6 +315,11 @@ def read_weights(weight: Any, n: int) -> np.ndarray:  # -> float64[n]
             f"({int(wrong.sum()):,} such samples in all); leave out samples that do not count"
         )
     return values
+
+
+def places_in_time(time: np.ndarray) -> np.ndarray:  # -> int64[n]
+    """Times as whole numbers from 0 in the same order; one number for one moment."""
+    return np.unique(time, return_inverse=True)[1].astype(np.int64).reshape(-1)
 
 
 def split_samples(

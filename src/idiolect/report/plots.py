@@ -335,7 +335,7 @@ def advice_picture(advice: dict[str, Any], title: str, path: Path) -> Path | Non
 
     text = [line for words in advice["words"] for line in textwrap.wrap(words, LINE)]
     notes = [line for note in advice["notes"] for line in textwrap.wrap(f"note: {note}", LONG_LINE)]
-    rows = [r for r in advice["candidates"] if r["gain"] is not None]
+    rows = _with_gains(advice)
     panels = [_candidates] if rows else []
     panels += [_clients] if advice["clients"] else []
     panels += [_threshold] if advice["heterogeneity"] else []
@@ -372,14 +372,20 @@ def _title(axes: Any, title: str, below: str) -> None:
     axes.set_xlabel(below, fontsize=8, color=INK)
 
 
+def _with_gains(advice: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of candidates that have a gain over Local, then those of trees."""
+    return [r for r in (*advice["candidates"], *advice["trees"]) if r["gain"] is not None]
+
+
 def _candidates(axes: Any, advice: dict[str, Any]) -> None:
-    """Gains over Local, with their intervals."""
-    rows = [r for r in advice["candidates"] if r["gain"] is not None][::-1]
+    """Gains over Local, with their intervals; trees, which are not federated, have hollow marks."""
+    rows = _with_gains(advice)[::-1]
     for y, row in enumerate(rows):
         colour = COLOURS[0] if row["label"] == advice["choice"] else GREY
         if _finite(row["low"], row["high"]):
             axes.plot([row["low"], row["high"]], [y, y], color=colour, linewidth=2)
-        axes.plot([row["gain"]], [y], "o", color=colour, markersize=6)
+        filling = "white" if row["bytes"] is None else colour
+        axes.plot([row["gain"]], [y], "o", color=colour, markerfacecolor=filling, markersize=6)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.axvspan(-advice["tie"], advice["tie"], color="#eeeeee", zorder=0)
     axes.set_yticks(range(len(rows)), [label(r["label"], LONGEST) for r in rows])

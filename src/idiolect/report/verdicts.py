@@ -73,7 +73,6 @@ def judged_clients(
     [('a', 'gains', 0.79), ('b', 'cannot tell', 0.4)]
     """
     from scipy.special import ndtr, ndtri, stdtr, stdtrit
-    from scipy.stats import false_discovery_control
 
     clients = len(ids)
     samples = np.bincount(owner, minlength=clients)
@@ -99,8 +98,7 @@ def judged_clients(
             p = 2 * stdtr(freedom, -np.abs(mean) / error)
         p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
     called = np.zeros(clients, dtype=bool)
-    if enough.any():
-        called[enough] = false_discovery_control(p[enough]) <= LEVEL
+    called[enough] = _discoveries(p[enough])
     half = np.where(enough, quantile * error, math.inf)
     return [
         ClientGain(
@@ -144,6 +142,19 @@ def weighed_terms(
     moved = np.where(seeds > 0, lever * (sums / np.maximum(seeds, 1) - mean), 0.0)
     shift = np.bincount(owner, moved)[owner] / np.maximum(count, 1)
     return mean + lever * (each - mean) - shift
+
+
+def _discoveries(p: np.ndarray) -> np.ndarray:  # -> bool
+    """Which p-values are called at a false discovery rate of LEVEL (Benjamini and Hochberg 1995).
+
+    As `scipy.stats.false_discovery_control`, which takes a second to load.
+
+    >>> _discoveries(np.array([0.01, 0.5, 0.024, 0.04])).tolist()
+    [True, False, True, False]
+    """
+    ordered = np.sort(p)
+    passing = np.flatnonzero(ordered <= LEVEL * np.arange(1, len(p) + 1) / max(len(p), 1))
+    return p <= ordered[passing[-1]] if len(passing) else np.zeros(len(p), dtype=bool)
 
 
 def _sign_test(each: np.ndarray, owner: np.ndarray, clients: int) -> np.ndarray:

@@ -352,7 +352,7 @@ class SplitCandidate:
             return task, task.split(self.part), start
         with keyed_torch(task.seed):
             module = adapt(task.module, self.rank, kind=self.kind)
-        adapted = Task(module, task.criterion, buffers=task.buffers).under(task.numerics)
+        adapted = task.with_module(module)
         split = adapted.split(self.part)
         # parameters of the model itself are in the same order as before
         x0 = split.join(start[: task.d], split.parts(adapted.x0)[1])

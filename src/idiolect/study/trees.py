@@ -1,21 +1,21 @@
 """Gradient-boosted trees as a yardstick for tables: what is reached without federated learning.
 
 scikit-learn's HistGradientBoosting with its default settings, on the training samples of each
-client alone, and of all clients together, which needs the data in one place. Their test figures
-stand beside those of the methods, and are never chosen.
+client alone, and of all clients together, which needs the data in one place. Their figures stand
+beside those of the methods, on the same samples, and are never chosen.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.knobs import SettingError
+from ..core.knobs import Knobs, SettingError, knob
 from ..data.federation import Census, Federation
 from ..host.baselines import training_means
 from ..host.metrics import Metric, Tally, form_of, is_distance
@@ -36,6 +36,28 @@ MOST_MODELS = 40  # boosted models, one per class, that a comparison trains with
 MOST_NUMBERS = 3_000_000  # features of all training samples, for the same
 
 
+@dataclass(frozen=True)
+class TreeOptions(Knobs):
+    """Whether there are trees beside the methods."""
+
+    trees: bool = knob(
+        False,
+        "add gradient-boosted trees of each client alone, and of all data in one place (not "
+        "federated); without this flag, for tables for which they are quick",
+    )
+    no_trees: bool = knob(False, "leave out the trees")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trees and self.no_trees:
+            raise SettingError("trees must be given without no_trees, got both")
+
+    @property
+    def with_trees(self) -> bool | None:
+        """As asked; None: for tables for which they are quick."""
+        return True if self.trees else False if self.no_trees else None
+
+
 def refusal(federation: Federation, loss: Loss) -> str:
     """Why there are no trees for these data; "" where there are."""
     if isinstance(federation, Census):
@@ -52,15 +74,26 @@ def refusal(federation: Federation, loss: Loss) -> str:
     return ""
 
 
-def wanted(federation: Federation, loss: Loss, trees: bool | None) -> bool:
-    """Whether a comparison has them: as asked, or by default for tables where they are quick."""
+def wanted(
+    federation: Federation,
+    loss: Loss,
+    trees: bool | None,
+    folds: int = 1,
+    most: int = MOST_MODELS,
+) -> bool:
+    """Whether there are trees: as asked, or by default for tables where they are quick.
+
+    That is where at most so many models are trained, over all `folds`.
+    """
+    if trees is not None and not isinstance(trees, bool):
+        raise SettingError(f"trees must be True, False or None, got {trees!r}")
     reason = refusal(federation, loss)
     if trees and reason:
         raise SettingError(f"trees must be left out for these data, got True: {reason}")
     if trees is not None:
         return trees
     quick = not reason and (
-        (federation.clients + 1) * _trees_per_step(federation) <= MOST_MODELS
+        (federation.clients + 1) * _trees_per_step(federation) * folds <= most
         and federation.inputs.shape[1] * int(federation.sizes("train").sum()) <= MOST_NUMBERS
     )
     return quick and federation.preparation is not None
@@ -78,15 +111,43 @@ def tree_rows(federation: Federation, loss: Loss, metrics: Sequence[Metric] = ()
     >>> [row["label"] for row in tree_rows(data, Loss())]
     ['trees, each client alone', 'trees, all data in one place']
     """
-    everyone = torch.arange(federation.clients)
-    groups = {ALONE: everyone.split(1), POOLED: (everyone,)}
     rows = []
-    for label, clients_of_models in groups.items():
+    for label in (ALONE, POOLED):
         began = time.perf_counter()
-        parts = [_answers(federation, clients) for clients in clients_of_models]
-        scores = _scores(federation, loss, torch.cat(parts), metrics)
+        scores = _scores(federation, loss, tree_answers(federation, label), metrics)
         rows.append(untrained_row(TREES, label, scores, time.perf_counter() - began))
     return rows
+
+
+def tree_answers(federation: Federation, label: str, split: str = "test") -> Tensor:
+    """What trees of the training samples answer to the samples of a split, ALONE or POOLED.
+
+    float64[n, classes] log-probabilities, or float64[n, 1] values. On one thread: the trees are
+    small, and threads that wait for each other on a busy machine take a hundred times as long.
+    """
+    from threadpoolctl import threadpool_limits
+
+    everyone = torch.arange(federation.clients)
+    with threadpool_limits(1, user_api="openmp"):
+        models = everyone.split(1) if label == ALONE else (everyone,)
+        return torch.cat([_answers(federation, clients, split) for clients in models])
+
+
+def sample_scores(
+    federation: Federation, loss: Loss, answers: Tensor, split: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each sample of a split: whether the answer is right, its loss, and whether it counts.
+
+    float64[n], float64[n] and bool[n]; a target of -100 is no class and does not count.
+    """
+    targets = torch.from_numpy(_rows(federation, torch.arange(federation.clients), split)[1])
+    if federation.classes:
+        counts = targets >= 0
+        losses = -answers.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1) * counts
+        return ((answers.argmax(1) == targets) & counts).double(), losses, counts
+    losses = loss.each(answers, targets.double()).double()
+    losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+    return torch.full_like(losses, torch.nan), losses, torch.ones(len(losses), dtype=torch.bool)
 
 
 def _trees_per_step(federation: Federation) -> int:
@@ -101,14 +162,11 @@ def _rows(federation: Federation, clients: Tensor, split: str) -> tuple[np.ndarr
     return inputs[low:high].cpu().double().numpy(), targets[low:high].cpu().numpy()
 
 
-def _answers(federation: Federation, clients: Tensor) -> Tensor:
-    """For the test samples of these clients, by a model of their training samples.
-
-    float64[n, classes] log-probabilities, or float64[n, 1] values.
-    """
+def _answers(federation: Federation, clients: Tensor, split: str) -> Tensor:
+    """For the samples of these clients, by a model of their training samples."""
     x, y = _rows(federation, clients, "train")
     weights = _weights(federation, clients)
-    inputs, _ = _rows(federation, clients, "test")
+    inputs, _ = _rows(federation, clients, split)
     if federation.classes:
         return _log_probabilities(x, y, inputs, federation.classes, weights)
     if len(np.unique(y)) < 2 or not len(inputs):
@@ -156,20 +214,10 @@ def _scores(
 ) -> Scores:
     """The figures of these answers for the test samples of all clients."""
     clients = torch.arange(federation.clients)
-    sizes = federation.sizes("test")
-    owner = clients.repeat_interleave(sizes)
-    mass = federation.weights_of("test")
-    targets = torch.from_numpy(_rows(federation, clients, "test")[1])
-    if federation.classes:
-        real = targets >= 0
-        losses = -answers.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1) * real
-        right = ((answers.argmax(1) == targets) & real).double()
-        sizes = torch.bincount(owner[real], minlength=len(clients))
-        mass = mass * real
-    else:
-        losses = loss.each(answers, targets.double()).double()
-        losses = losses.flatten(1).mean(1) if losses.dim() > 1 else losses
-        right = torch.full_like(losses, torch.nan)
+    owner = clients.repeat_interleave(federation.sizes("test"))
+    right, losses, counts = sample_scores(federation, loss, answers, "test")
+    sizes = torch.bincount(owner[counts], minlength=len(clients))
+    mass = federation.weights_of("test") * counts
 
     def summed(terms: Tensor) -> Tensor:
         return torch.zeros(len(clients), dtype=torch.float64).index_add_(0, owner, terms * mass)
@@ -184,5 +232,6 @@ def _scores(
     if not counted:
         return scores
     tally = Tally(counted, form_of(federation, Loss()), len(clients), clients)
+    targets = torch.from_numpy(_rows(federation, clients, "test")[1])
     tally.add(owner, answers, targets, federation.weights_of("test"))
     return replace(scores, metrics=tally.measured(clients))

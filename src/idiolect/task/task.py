@@ -26,7 +26,7 @@ from .batches import Batch
 from .buffers import Statistics
 from .forward import forward
 from .initial import Initial
-from .kernels import Kernel, Rows, Unmappable, Vmapped, choose, one_loss
+from .kernels import Kernel, Rows, Stacked, Unmappable, Vmapped, choose, one_loss
 from .layout import Layout, Split, split_by
 from .losses import Given, Loss, Standardised, as_loss, spread, total
 from .output_units import in_user_units
@@ -126,6 +126,10 @@ class Task:
         task._trial = self._trial
         task._prepare(self.model, self._loss, replace(numerics or self.numerics, **changes))
         return task
+
+    def with_module(self, module: nn.Module) -> Task:
+        """The same loss, computed in the same way, for another module."""
+        return Task(module, self._loss, buffers=self.buffers).under(self.numerics)
 
     def __repr__(self) -> str:
         return f"Task({type(self.module).__name__}, {self.criterion.name!r}, d = {self.d:,})"
@@ -250,22 +254,28 @@ class Task:
         """Hessian of each row's mini-batch loss times v[K, d], exact; counts as two gradients."""
         if self._trial is None:
             self._try_batch(batch)
-        if self._hvp is None:
-            self._hvp = self._hessian_product()
         batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
-        weights = self.objective.weigh(batch.weights, batch.targets)
-        self.module.train()
-        if isinstance(self._kernel, Rows):
-            h = torch.zeros_like(x)
-            for k, sample in enumerate(batch.rows_of(batch.inputs, batch.targets, weights)):
-                if len(sample[2]):
-                    h[k] = self._hvp(x[k], v[k], *sample)
-        else:
-            h = vmap(self._hvp)(
-                x.contiguous(), v.contiguous(), batch.inputs, batch.targets, weights
-            )
+        h = self._hessian_times(x, v, batch)
         decay = self.numerics.weight_decay
         return h + decay * v if decay else h
+
+    def _hessian_times(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
+        """The same of the objective alone, not counted."""
+        if isinstance(self._kernel, Stacked):
+            return self._kernel.hvp(x, v, batch, self.objective)
+        if self._hvp is None:  # by torch.func, which takes a second to load
+            self._hvp = self._hessian_product()
+        weights = self.objective.weigh(batch.weights, batch.targets)
+        self.module.train()
+        if not isinstance(self._kernel, Rows):
+            return vmap(self._hvp)(
+                x.contiguous(), v.contiguous(), batch.inputs, batch.targets, weights
+            )
+        h = torch.zeros_like(x)
+        for k, sample in enumerate(batch.rows_of(batch.inputs, batch.targets, weights)):
+            if len(sample[2]):
+                h[k] = self._hvp(x[k], v[k], *sample)
+        return h
 
     def _hessian_product(self) -> Callable[..., Tensor]:
         if self.behaviour.draws or self.statistics:
@@ -296,20 +306,20 @@ class Task:
         `shares` [n] are weights of the samples, 1 in the mean; None: all alike.
         Its largest second derivative in absolute value, by the power method from a direction[d].
         """
-        gradient = grad(one_loss(self.module, self.layout, self.objective))
-        product = self._hessian_product()
         weights = torch.full((length(targets),), 1 / length(targets)).to(self.x0)
         if shares is not None:
             weights = weights * shares.to(weights)
-        sample = (inputs, targets, self.objective.weigh(weights, targets))
-        self.module.train()
+        inputs, targets = (map_tree(lambda t: t.unsqueeze(0), tree) for tree in (inputs, targets))
+        batch = Batch(inputs, targets, weights.unsqueeze(0), torch.zeros(1, dtype=torch.int64))
+        x, v = self.x0.unsqueeze(0), direction.unsqueeze(0)
         size = 0.0
         for _ in range(iterations):
-            direction = product(self.x0, direction / direction.norm(), *sample)
-            size = float(direction.norm())
+            v = self._hessian_times(x, v / v.norm(), batch)
+            size = float(v.norm())
             if not size:
                 break
-        return size, float(gradient(self.x0, *sample).norm())
+        g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.objective))
+        return size, float(g.norm())
 
     # -- models ----------------------------------------------------------------------------------
     def draw(self, keys: np.ndarray) -> Tensor:

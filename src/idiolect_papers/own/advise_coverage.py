@@ -1,4 +1,4 @@
-"""Do the intervals of single clients hold what they promise? Clients with a known gain."""
+"""Do the intervals of an advice hold what they promise? Clients, and candidates, of known gain."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 
 from idiolect.report import judged_clients
+from idiolect.study import MANY_CLIENTS
 
 from ..page import NOT_STATED, Page, Row, page_from_text
 from ..runs import Work, train_all
 from ..texts import read_text
+from .gain_coverage import CANDIDATES, GainJob, GainSize
 
 NAME = "advise-coverage"
 TEXTS = read_text(NAME)
 FEATURES = 5
 TRUTH = 20_000  # samples that say what a client truly gains
-LEAST = 0.93  # share of intervals that must hold the truth
-NULL = 0.05  # share of clients called wrongly that is allowed
+LEAST, MOST = 0.93, 0.97  # shares of intervals that hold the truth, of 95 % intervals
+NULL = 0.05  # share of clients called wrongly, or of false statements, that is allowed
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class CoverageSize:
     samples: tuple[int, ...] = (5, 10, 20, 50, 200)
     rates: tuple[float, ...] = (0.5, 0.2, 0.03)
     repeats: int = 150
+    gains: GainSize = GainSize()
 
     def jobs(self) -> Iterator[CoverageJob]:
         for rate in self.rates:
@@ -107,40 +110,108 @@ class CoverageSize:
 
 
 def write(folder: Path, size: CoverageSize | None = None, workers: int = 2) -> list[Path]:
-    """Simulate every kind of client, and write the page."""
+    """Simulate every kind of client and of federation, and write the page."""
     began = time.monotonic()
-    jobs = list((size or CoverageSize()).jobs())
-    results = train_all(jobs, folder, NAME, workers)
-    return coverage_page(jobs, [results[job] for job in jobs], time.monotonic() - began).write(
-        folder
-    )
+    size = size or CoverageSize()
+    jobs, gain_jobs = list(size.jobs()), list(size.gains.jobs())
+    results = train_all([jobs, gain_jobs], folder, NAME, workers)
+    clients = {job: results[job] for job in jobs}
+    gains = {job: results[job] for job in gain_jobs}
+    return coverage_page(clients, gains, time.monotonic() - began).write(folder)
+
+
+Outcomes = dict[str, Any]
 
 
 def coverage_page(
-    jobs: Sequence[CoverageJob], outcomes: Sequence[dict[str, Any]], seconds: float
+    clients: dict[CoverageJob, Outcomes], gains: dict[GainJob, Outcomes], seconds: float
 ) -> Page:
     """All that the page says."""
-    rows: list[Row] = []
-    facts: dict[str, Any] = {"clients": jobs[0].clients, "repeats": jobs[0].repeats}
+    facts, verdicts = _of_clients(clients)
+    more_facts, more_verdicts = _of_gains(gains)
+    figures = {
+        "cases": [{"case": job.describe(), **o} for job, o in clients.items()],
+        "gains": [{"case": job.describe(), **o} for job, o in gains.items()],
+    }
+    tables = {
+        "gains": [_gain_row(job, o) for job, o in gains.items()],
+        "statements": [_statement_row(job, o) for job, o in gains.items()],
+        "cases": [_client_row(job, o) for job, o in clients.items()],
+    }
+    return page_from_text(
+        NAME,
+        facts=facts | more_facts,
+        verdicts=verdicts | more_verdicts,
+        tables=tables,
+        figures=figures,
+        seconds=seconds,
+    )
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _range(shares: Sequence[float]) -> str:
+    return f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
+
+
+def _of_clients(clients: dict[CoverageJob, Outcomes]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Facts and verdicts on single clients."""
+    job, outcomes = next(iter(clients)), list(clients.values())
+    facts: dict[str, Any] = {"clients": job.clients, "repeats": job.repeats}
     verdicts: dict[str, Any] = {"plain": NOT_STATED}
     for name in ("accuracy", "loss"):
         shares = [o[name][0] for o in outcomes]
-        facts[name] = f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
-        facts[f"plain_{name}"] = f"{100 * min(o[name][1] for o in outcomes):.1f} %"
+        facts[name] = _range(shares)
+        facts[f"plain_{name}"] = _percent(min(o[name][1] for o in outcomes))
         verdicts[name] = min(shares) >= LEAST
     wrong = max(o[name][3] / o[name][2] for o in outcomes for name in ("accuracy", "loss"))
-    facts["wrong"] = f"at most {100 * wrong:.1f} % of the clients"
+    facts["wrong"] = f"at most {_percent(wrong)} of the clients"
     verdicts["wrong"] = wrong <= NULL
-    for job, outcome in zip(jobs, outcomes, strict=True):
-        row: Row = {"samples per client": job.samples, "outcome": f"{100 * job.rate:g} %"}
-        for name in ("accuracy", "loss"):
-            ours, plain, clients, called = outcome[name]
-            row[f"{name}: held"] = f"{100 * ours:.1f} %"
-            row[f"{name}: plain t"] = f"{100 * plain:.1f} %"
-            row[f"{name}: called wrongly"] = f"{100 * called / clients:.2f} %"
-        rows.append(row)
-    figures = {"cases": [{"case": j.describe(), **o} for j, o in zip(jobs, outcomes, strict=True)]}
-    return page_from_text(
-        NAME, facts=facts, verdicts=verdicts, tables={"cases": rows}, figures=figures,
-        seconds=seconds,
-    )  # fmt: skip
+    return facts, verdicts
+
+
+def _of_gains(gains: dict[GainJob, Outcomes]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Facts and verdicts on gains over Local, and on statements."""
+    facts: dict[str, Any] = {"federations": next(iter(gains)).repeats}
+    verdicts: dict[str, Any] = {}
+    for name, of_kind in (
+        ("few", lambda job: job.clients < MANY_CLIENTS),
+        ("many", lambda job: job.clients >= MANY_CLIENTS),
+    ):
+        outcomes = [o for job, o in gains.items() if of_kind(job)]
+        shares = [share for o in outcomes for share in o["held"]]
+        together = [o["held together"] for o in outcomes]
+        facts[name], facts[f"{name}_together"] = _range(shares), _range(together)
+        verdicts[name] = min(shares) >= LEAST and max(shares) <= MOST
+        verdicts[f"{name}_together"] = min(together) >= LEAST
+    false = max(o[key] for o in gains.values() for key in o if key.endswith(", falsely"))
+    facts["false"] = f"at most {_percent(false)} of the advices of a kind"
+    verdicts["false"] = false <= NULL
+    return facts, verdicts
+
+
+def _gain_row(job: GainJob, outcome: Outcomes) -> Row:
+    row: Row = {"federations": job.describe()}
+    for at, name in enumerate(CANDIDATES):
+        row[f"{name}: true gain"] = f"{outcome['truth'][at]:+.4f}"
+        row[f"{name}: standard deviation"] = f"{outcome['error'][at]:.4f}"
+        row[f"{name}: stated"] = f"{outcome['stated error'][at]:.4f}"
+        row[f"{name}: held"] = _percent(outcome["held"][at])
+    return {**row, "both held, wider intervals": _percent(outcome["held together"])}
+
+
+def _statement_row(job: GainJob, outcome: Outcomes) -> Row:
+    keys = [key for key in outcome if key.startswith(("federate", "alone", "fedavg"))]
+    return {"federations": job.describe(), **{key: _percent(outcome[key]) for key in keys}}
+
+
+def _client_row(job: CoverageJob, outcome: Outcomes) -> Row:
+    row: Row = {"samples per client": job.samples, "outcome": f"{100 * job.rate:g} %"}
+    for name in ("accuracy", "loss"):
+        ours, plain, clients, called = outcome[name]
+        row[f"{name}: held"] = _percent(ours)
+        row[f"{name}: plain t"] = _percent(plain)
+        row[f"{name}: called wrongly"] = _percent(called / clients, 2)
+    return row

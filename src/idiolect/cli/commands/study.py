@@ -24,6 +24,7 @@ from ...study.space import grid_of, is_compressor
 from ...study.splits import ROUNDS
 from ...study.splits import splits as measure_splits
 from ...study.sweep import sweep_plans
+from ...study.trees import TreeOptions
 from ...study.tune import SearchOptions, heading, search_options, tune_plans
 from ..options import Request, TrainingParser
 from ..output import Output, emit, resumable
@@ -241,7 +242,7 @@ def resume_tune(directory: Path, output: Output) -> None:
 # -- advise ----------------------------------------------------------------------------------------
 def advise(argv: list[str]) -> None:
     """Whether these clients should learn together, by which method, and who gains by it."""
-    parser = TrainingParser("advise", ADVISE_EXAMPLES)
+    parser = TrainingParser("advise", ADVISE_EXAMPLES, TreeOptions)
     parser.add_argument(
         "methods", nargs="*", help="candidates beside local and fedavg, with fields of their own"
     )
@@ -271,6 +272,7 @@ def advise(argv: list[str]) -> None:
             flags.methods,
             directory=directory,
             progress=lambda count, total, what: trainings.update(count, what, total=total),
+            trees=flags.options.with_trees,
             **parser.values(flags, "advise"),
             **{name: value for name, value in plan.settings.items() if name not in ignored},
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.columns import FittedTable
 from ...core.documents import plain
-from ...core.knobs import Knobs, SettingError, knob
+from ...core.knobs import SettingError, knob
 from ...core.text import plural
 from ...data import DATASETS
 from ...data.federation import Federation
@@ -30,6 +30,7 @@ from ...run.worker_hosts import data_of
 from ...study.compare import Comparison
 from ...study.compare import compare as run_compare
 from ...study.pipeline import pipeline as run_pipeline
+from ...study.trees import TreeOptions
 from ...task.task import Task
 from ..options import Parser, SettingsFile, TrainingParser, peek
 from ..output import Output, emit, resumable
@@ -145,22 +146,10 @@ def _table(
 
 
 @dataclass(frozen=True)
-class CompareOptions(Knobs):
+class CompareOptions(TreeOptions):
     """What a comparison has beside the methods."""
 
     no_baselines: bool = knob(False, "leave out Local at equal compute")
-    trees: bool = knob(
-        False,
-        "add gradient-boosted trees of each client alone, and of all data in one place (not "
-        "federated); without this flag, for tables for which they are quick",
-    )
-    no_trees: bool = knob(False, "leave out the trees")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trees and self.no_trees:
-            raise SettingError("trees must be given without no_trees, got both")
-
     count: str = knob(
         "bytes",
         "what --bytes counts: bytes really sent, or values: 32-bit words as the lp-proj paper "
@@ -187,8 +176,11 @@ def compare(argv: list[str]) -> None:
     request = parser.request(argv)
     options, output = request.flags.options, request.flags.output
     plans = request.plans("compare")
-    trees = True if options.trees else False if options.no_trees else None
-    saved = {"baselines": not options.no_baselines, "count": options.count, "trees": trees}
+    saved = {
+        "baselines": not options.no_baselines,
+        "count": options.count,
+        "trees": options.with_trees,
+    }
     compare_plans(plans, saved, output.new_directory("compare"), output)
 
 

@@ -39,6 +39,7 @@ class TableSamples:
     part: np.ndarray  # int64[n]: 0, 1 and 2 stand for train, valid and test
     group: np.ndarray | None = None  # int64[n]: samples of one number belong together
     weight: np.ndarray | None = None  # float64[n]: how much each counts
+    time: np.ndarray | None = None  # float64[n]
 
     @property
     def train(self) -> np.ndarray:
@@ -50,7 +51,8 @@ class TableSamples:
         ids = tuple(self.ids[k] for k in present)
         group = None if self.group is None else self.group[rows]
         weight = None if self.weight is None else self.weight[rows]
-        return TableSamples(self.frame[rows], ids, client, self.part[rows], group, weight)
+        time = None if self.time is None else self.time[rows]
+        return TableSamples(self.frame[rows], ids, client, self.part[rows], group, weight, time)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,16 @@ from torch import Tensor
 from ...core.knobs import SettingError
 from ...core.text import note
 from ...core.types import leaves
-from ..splits import SPLITS, offsets_of, read_groups, read_times, read_weights, split_samples
+from ..splits import (
+    SPLITS,
+    arranged,
+    offsets_of,
+    places_in_time,
+    read_groups,
+    read_times,
+    read_weights,
+    split_samples,
+)
 from ..subgroups import read_subgroups
 from .convert import (
     RaggedSamples,
@@ -122,7 +131,7 @@ def from_arrays(
     weights = None if weight is None else read_weights(weight, n)
     subgroups = read_subgroups(subgroup, n)
     part = split_samples(client, split, valid, test, seed, groups, times)
-    order = np.lexsort((np.arange(n), client, part))  # by split, then client, then as given
+    order = arranged(client, part)
     counts = np.bincount(part * len(ids) + client, minlength=3 * len(ids)).reshape(3, -1)
     check_channels(channels, [leaf.ndim for leaf in leaves(x)])
 
@@ -147,6 +156,7 @@ def from_arrays(
         groups=None if groups is None else torch.from_numpy(groups[order]),
         weights=None if weights is None else torch.from_numpy(weights[order]),
         subgroups=tuple(column.map(lambda t: t[torch.from_numpy(order)]) for column in subgroups),
+        times=None if times is None else torch.from_numpy(places_in_time(times)[order]),
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
+import torch
 
 from ...core.files import given_path
 from ...core.knobs import SettingError, knob, nearest
@@ -48,6 +49,8 @@ from ..prepare.preparation import MISSING, SCALES
 from ..splits import (
     SPLITS,
     Shares,
+    arranged,
+    places_in_time,
     read_groups,
     read_times,
     read_weights,
@@ -240,7 +243,14 @@ def read_table(
         name=name,
     )
     _say_subgroups(federation.subgroups, prepared)
-    return replace(federation, class_names=labels, preparation=prepared, weight_name=options.weight)
+    times = None
+    if samples.time is not None:  # the split was drawn by it already
+        places = {client_id: k for k, client_id in enumerate(federation.ids)}
+        client = np.array([places[i] for i in samples.ids])[samples.client]
+        order = arranged(client, samples.part)
+        times = torch.from_numpy(places_in_time(samples.time)[order])
+    read = replace(federation, class_names=labels, preparation=prepared, times=times)
+    return replace(read, weight_name=options.weight)
 
 
 ONE_CLIENT = "(all rows)"  # the column of clients of a table that has one client
@@ -518,7 +528,7 @@ def _split(frame: pd.DataFrame, options: TableOptions) -> TableSamples:
     if group is not None:
         _say_groups(options.group, group, client)
     weight = _weights(frame[options.weight], options) if options.weight else None
-    return TableSamples(frame, ids, client, part, group, weight)
+    return TableSamples(frame, ids, client, part, group, weight, time)
 
 
 def _weights(column: pd.Series, options: TableOptions) -> np.ndarray:  # -> float64[n]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from ...report.units import Units
 from ...report.verdicts import CANNOT_TELL, CLIENT_SAMPLES, GAINS, LOSES, ClientGain
 from ...task.losses import Loss
 from ..folders import refuse_taken
+from ..trees import ALONE, TREES
 from .estimate import HELD_OUT_SAMPLES, LOCAL, TOO_CLOSE, UNDECIDED, Compared, Decision, Gain
 from .heterogeneity import ABOVE, BELOW, Heterogeneity
 from .training import ENOUGH, GIVEN, STEP, Candidate, Holdout
@@ -52,6 +53,7 @@ class Advice:
     alternative: str = ""  # "fedavg", "local" or "too close to call"; "" without FedAvg
     tie: float = 0.0  # smallest gain worth federating for, in the units of the metric
     table: list[dict[str, Any]] = field(default_factory=list)  # a row per candidate
+    trees: list[dict[str, Any]] = field(default_factory=list)  # rows that are not federated
     clients: list[ClientGain] = field(default_factory=list)  # in the order of the federation
     gains_of: str = ""  # the candidate that they gain or lose by
     heterogeneity: Heterogeneity | None = None
@@ -91,6 +93,7 @@ class Advice:
                 "tie": self.tie,
                 "p": self.p,
                 "candidates": self.table,
+                "trees": self.trees,
                 "heterogeneity": self.heterogeneity and self.heterogeneity.as_dict(),
                 "gains_of": self.gains_of,
                 "gains": self.gains,
@@ -135,7 +138,7 @@ class Advice:
             Column("rounds", 9, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
             Column("gradients", 10, lambda r: count(r["gradients"])),
         ]
-        return FittedTable(columns, self.table, shown(self.title))
+        return FittedTable(columns, [*self.table, *self.trees], shown(self.title))
 
     @property
     def _others(self) -> list[str]:
@@ -229,7 +232,10 @@ def candidate_line(c: Candidate, figures: dict[str, float], metric: str, gain: G
 
 
 def constant_line(
-    holdout: Holdout, seeds: int, loss: Loss, metrics: Sequence[Metric]
+    holdout: Holdout,
+    seeds: int,
+    loss_of: Callable[[Federation], Loss],
+    metrics: Sequence[Metric],
 ) -> Line | None:
     """Each client's one constant answer, on the same held-out samples; None without a meaning.
 
@@ -242,7 +248,7 @@ def constant_line(
         federation, held_out = holdout.under(seed)
         if not len(held_out):
             continue
-        scores = trivial(federation, loss, counted, split="valid")
+        scores = trivial(federation, loss_of(federation), counted, split="valid")
         if scores is None:
             return None
         held_out_mass = float(federation.weight_totals("valid").sum())
@@ -253,13 +259,28 @@ def constant_line(
     figures = {name: total / mass for name, total in totals.items()}
     if holdout.data.classes:
         figures["loss"] = figures.pop("log_loss", math.nan)
-    blank = dict.fromkeys(("gain", "low", "high", "bytes"))
+    label = "majority class" if holdout.data.classes else "training mean"
+    return _untrained_line(label, "constant", figures, math.nan, None)
+
+
+def tree_line(label: str, figures: dict[str, float], metric: str, gain: Gain) -> Line:
+    """Trees: their figures, and their gain over Local."""
+    return _untrained_line(label, TREES, figures, figures[metric], gain)
+
+
+def _untrained_line(
+    label: str, method: str, figures: dict[str, float], value: float, gain: Gain | None
+) -> Line:
+    """What sends nothing and takes no gradient."""
     return {
-        "label": "majority class" if holdout.data.classes else "training mean",
-        "method": "constant",
-        "value": math.nan,
+        "label": label,
+        "method": method,
+        "value": value,
         "figures": figures,
-        **blank,
+        "gain": gain and gain.mean,
+        "low": gain and gain.low,
+        "high": gain and gain.high,
+        "bytes": None,
         "rounds": 0,
         "gradients": 0,
         "step_factor": None,
@@ -397,6 +418,25 @@ def deployment(
     ]
 
 
+def trees_ahead(label: str, value: float, best: float, unit: GainUnit) -> str:
+    """That trees are clearly better than every candidate, and what they take.
+
+    >>> trees_ahead("trees, all data in one place", 0.31, 0.36, GainUnit("loss", 0.007))
+    'Gradient-boosted trees on pooled data do better than every candidate (log loss 0.3100 against \
+0.3600 at best); they need the data in one place.'
+    """
+    figures = f"({unit.name} {number(value)} against {number(best)} at best)"
+    if label == ALONE:
+        return (
+            "Gradient-boosted trees trained at each site alone do better than every candidate "
+            f"{figures}: consider them; they send nothing."
+        )
+    return (
+        f"Gradient-boosted trees on pooled data do better than every candidate {figures}; they "
+        "need the data in one place."
+    )
+
+
 def _better(unit: GainUnit) -> str:
     """By how much a candidate must be better to be worth federating for.
 
@@ -419,7 +459,7 @@ def weighing(label: str, compared: Sequence[Compared], unit: GainUnit) -> list[s
     if ahead > unit.tie:
         return [f"It gained most; next is {text}."]
     reason = "sends as much and is no simpler"
-    if choice.bytes < rival.bytes:
+    if rival.bytes > 1.05 * choice.bytes:
         reason = f"sends {rival.bytes / choice.bytes:.2g} times as many bytes"
     elif rival.personal and not choice.personal:
         reason = "sends as much and is less simple: it has a model per client"
@@ -484,9 +524,12 @@ def gains_of_clients(gains: Sequence[ClientGain], label: str) -> str:
     rest = len(gains) - gain - lose
     return (
         f"With {label}, {gain:,} of {plural(len(gains), 'client')} gain{'s' * (gain == 1)} and "
-        f"{lose:,} "
-        f"lose{'s' * (lose == 1)}; of {rest:,} the data cannot tell."
+        f"{lose:,} lose{'s' * (lose == 1)}; of {rest:,} the data cannot tell."
     )
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def _either(names: Sequence[str]) -> str:
@@ -527,14 +570,19 @@ def remarks(federation: Federation, holdout: Holdout, seeds: int) -> list[str]:
         if validation:
             reason = f" (validation samples by themselves are enough from {ENOUGH:,} on)"
         share = ("third", "quarter", "fifth")[holdout.folds - 3] if holdout.folds >= 3 else "part"
-        notes.append(
-            f"judged by folds of the {which} samples{reason}: each seed holds out another {share} "
-            "of each client's"
-        )
+        how = f"each seed holds out another {share} of each client's"
+        if holdout.time is not None:
+            first = int((~ever_held_out).sum())
+            how = (
+                f"forward in time, each client's in up to {holdout.folds + 1} blocks; each seed "
+                "trains on what is before one of them and is judged on that block, so that the "
+                f"first block of each client judges nothing ({plural(first, 'sample')} in all)"
+            )
+        notes.append(f"judged by folds of the {which} samples{reason}: {how}")
     if 0 < judged < HELD_OUT_SAMPLES:
         notes.append(
-            f"{judged} samples can be held out, fewer than {HELD_OUT_SAMPLES}: too few for a "
-            "confidence interval or a decision"
+            f"{plural(judged, 'sample')} can be held out, fewer than {HELD_OUT_SAMPLES}: too few "
+            "for a confidence interval or a decision"
         )
     unit = "sample" if holdout.group is None else "group"
     groups = None if holdout.group is None else holdout.group[ever_held_out]
@@ -542,16 +590,17 @@ def remarks(federation: Federation, holdout: Holdout, seeds: int) -> list[str]:
     counts = np.bincount(units.owner, minlength=data.clients)
     if judged and (few := int((counts < CLIENT_SAMPLES).sum())):
         notes.append(
-            f"{few:,} of {plural(data.clients, 'client')} {'has' if few == 1 else 'have'} fewer "
-            f"than {CLIENT_SAMPLES} held-out {unit}s: too few to judge each of them alone"
+            f"{few:,} of {plural(data.clients, 'client')} {_have(few)} fewer than "
+            f"{CLIENT_SAMPLES} held-out {unit}s: "
+            f"too few to judge {'it' if few == 1 else 'each of them'} alone"
         )
     if data.classes and isinstance(data.targets, torch.Tensor):
         single_class = int(((data.class_counts("train") > 0).sum(1) == 1).sum())
         if single_class:
             notes.append(
-                f"{single_class:,} of {plural(data.clients, 'client')} "
-                f"{'has' if single_class == 1 else 'have'} training samples of a single "
-                "class: a constant answer serves them as well as any model, as long as that stays "
-                "so"
+                f"{single_class:,} of {plural(data.clients, 'client')} {_have(single_class)} "
+                "training samples of a single class: a constant answer serves "
+                f"{'it' if single_class == 1 else 'them'} as well as any model, as long as that "
+                "stays so"
             )
     return notes

@@ -18,21 +18,34 @@ from ...core.knobs import Knobs, SettingError, build, knob, refused_in
 from ...core.text import plural, warnings_once
 from ...data.federation import Federation
 from ...host.lazy_federation import positive_of
-from ...host.metrics import TargetForm, check_metrics, form_of, parse_metrics
+from ...host.metrics import TargetForm, check_metrics, direction, form_of, parse_metrics
 from ...host.metrics.catalogue import ALWAYS as SAMPLE_METRICS
 from ...method import Method
 from ...report.progress import Meter, style_of
 from ...report.verdicts import weighed_terms
 from ...run.interrupts import finish_on_interrupt
 from ...run.plan import AnyMethod, AnyModel, Plan, read_federation, read_task
+from ...run.prepare import reported_loss
 from ...run.run import run, torch_threads
 from ...run.sample_weights import weights_note
 from ...run.settings import Settings
 from ...run.typed_settings import RunSettings
+from ...task.losses import Loss
 from ...task.task import Task
+from ..trees import NOTE as TREES_NOTE
+from ..trees import wanted
 from . import advice as words
-from .advice import Advice, Line, beaten_by_constant, candidate_line, constant_line, refuse_advice
+from .advice import (
+    Advice,
+    Line,
+    beaten_by_constant,
+    candidate_line,
+    constant_line,
+    refuse_advice,
+    tree_line,
+)
 from .estimate import (
+    LEVEL,
     LOCAL,
     UNDECIDED,
     Compared,
@@ -45,14 +58,16 @@ from .estimate import (
     decide,
     kish,
 )
-from .figures import LARGEST, MetricFigures
+from .figures import LARGEST, MetricFigures, Resampled
 from .heterogeneity import Heterogeneity, heterogeneity
-from .training import ENOUGH, FIRST, GIVEN, Candidate, Holdout, Trainer
+from .training import ENOUGH, FIRST, GIVEN, Candidate, Holdout, Judged, Trainer
+from .tree_yardstick import judge_trees
 
 GRADIENTS = 500
 QUICK_GRADIENTS = 150
 SEEDS = 5
 QUICK_SEEDS = 3
+MOST_TREES = 120  # boosted models that are trained without being asked: a few seconds
 
 ALWAYS = ("local", "fedavg")  # in every table
 BESIDE = ("auc", "balanced_accuracy")  # shown beside the figure that decides, of classes
@@ -130,6 +145,7 @@ def advise(
     gradients: int = 0,
     tie: float = 0.01,
     validation: str = "auto",
+    trees: bool | None = None,
     directory: str | Path | None = None,
     progress: bool | Callable[[int, int, str], None] | None = None,
     **settings: Unpack[RunSettings],
@@ -140,8 +156,9 @@ def advise(
     client each, over a grid of step sizes and several seeds, and judges them on samples that none
     was trained on: the federation's validation samples, or folds of its training samples. Test
     samples are never looked at. The rule of the choice is in docs/advise.md; `tie` is the
-    smallest gain worth federating for. Settings are those of `run`, except rounds and what stops
-    a run.
+    smallest gain worth federating for. `trees` judges gradient-boosted trees of each client alone
+    and of all data in one place on the same samples, for comparison only; without a word, on tables
+    for which they are quick. Settings are those of `run`, except rounds and what stops a run.
 
     `progress` draws a bar (by default in a terminal or notebook, after two seconds of work), or is
     a function of (trainings done, about how many there are, what is at work).
@@ -171,7 +188,10 @@ def advise(
         positive = positive_of(federation, run_settings.positive)
         check_metrics(whole, holdout.data, (), run_settings.metric, positive)
     with _reporting(progress) as report, torch_threads(run_settings.threads), warnings_once():
-        counter = TrainingCounter(report, len(plans), seeds, options.splits)
+        folds = 1 if holdout.kind == GIVEN else seeds
+        with_trees = wanted(federation, whole.criterion, trees, folds, MOST_TREES)
+        others = options.splits + (folds if with_trees else 0)
+        counter = TrainingCounter(report, len(plans), seeds, others)
         inquiry = Inquiry(
             federation,
             whole,
@@ -180,6 +200,7 @@ def advise(
             common,
             holdout,
             counter,
+            with_trees,
             notes=[note] if note else [],
         )
         advice = inquiry.answer(plans)
@@ -217,10 +238,10 @@ def _reporting(progress: bool | Report | None) -> Iterator[Report | None]:
 class TrainingCounter:
     """Counts trainings; their number is an estimate, since a grid of step sizes may grow."""
 
-    def __init__(self, report: Report | None, candidates: int, seeds: int, halves: int):
+    def __init__(self, report: Report | None, candidates: int, seeds: int, others: int):
         self.report = report
         self.count = 0
-        self.total = candidates * (len(FIRST) + 2 * (seeds - 1)) + halves
+        self.total = candidates * (len(FIRST) + 2 * (seeds - 1)) + others  # halves, trees
         self.later_seeds = seeds - 1
 
     def set_step_sizes(self, tried: int, trained_further: int) -> None:
@@ -246,8 +267,11 @@ class Inquiry:
     user_settings: Mapping[str, Any]  # of the trainings, as the user gave them
     holdout: Holdout
     counter: TrainingCounter
+    with_trees: bool
     notes: list[str]
     began: float = field(default_factory=time.monotonic)
+    # of a metric that no single sample has, by label
+    resampled: dict[str, Resampled] = field(default_factory=dict)
 
     @property
     def metric(self) -> str:
@@ -369,28 +393,36 @@ class Inquiry:
     def _run_settings(self, *apart: str) -> dict[str, Any]:
         return {name: v for name, v in self.user_settings.items() if name not in apart}
 
-    def _values(self, candidate: Candidate) -> np.ndarray:  # -> [seeds, n]
+    def _values(self, judged: Judged) -> np.ndarray:  # -> [seeds, n]
         """What each held-out sample says, higher is better; -infinity where models diverge."""
-        hits, loss = candidate.scores(self.settings.seeds, self.holdout.half)
+        hits, loss = judged.scores(self.settings.seeds, self.holdout.half)
         lost = self.holdout.mask(self.settings.seeds) & ~np.isfinite(loss)
         return np.where(lost, -math.inf, hits if self.metric == "accuracy" else -loss)
 
     def _gains(self, candidates: list[Candidate], values: dict[str, np.ndarray]) -> dict[str, Gain]:
         """The gain of every candidate that federates over Local; their intervals hold together."""
-        alone = values[LOCAL]
-        federated = [c.label for c in candidates if c.bytes]  # the others send nothing
-        differences = {label: self._differences(values[label] - alone) for label in federated}
-        level = self.samples.joint_level(list(differences.values()))
+        alone = next(c for c in candidates if c.label == LOCAL)
+        federated = [c for c in candidates if c.bytes]  # the others send nothing
+        differences = [self._differences(values[c.label] - values[LOCAL]) for c in federated]
+        return self._gains_over(alone, federated, self.samples.joint_level(differences))
+
+    def _gains_over(
+        self, base: Judged, others: Sequence[Judged], level: float = LEVEL
+    ) -> dict[str, Gain]:
+        """The gain of each of some over one, on the same samples."""
         if self.metric in SAMPLE_METRICS:
+            mine = self._values(base)
+            differences = {o.label: self._differences(self._values(o) - mine) for o in others}
             return {label: self.samples.gain(d, level) for label, d in differences.items()}
-        answers = {
-            c.label: c.answers(self.settings.seeds, self.holdout.half)
-            for c in candidates
-            if c.label in (LOCAL, *federated)
+        figures, mask = self.figures[self.metric], self.holdout.mask(self.settings.seeds)
+        for judged in (base, *others):
+            if judged.label not in self.resampled:
+                answers = judged.answers(self.settings.seeds, self.holdout.half)
+                self.resampled[judged.label] = figures.resampled(answers, mask)
+        pairs = {o.label: (self.resampled[o.label], self.resampled[base.label]) for o in others}
+        return {
+            label: replace(figures.gain(*pair, mask), level=level) for label, pair in pairs.items()
         }
-        mask = self.holdout.mask(self.settings.seeds)
-        gains = self.figures[self.metric].gains(answers, LOCAL, mask)
-        return {label: replace(gain, level=level) for label, gain in gains.items()}
 
     def _differences(self, d: np.ndarray) -> np.ndarray:
         """Paired differences of units from those of samples, d[seeds, n]: see `Units.values`.
@@ -478,12 +510,14 @@ class Inquiry:
         rows = replace(self.samples, owner=self.holdout.owner, counted=counted)
         clients = client_gains(difference, rows, self.federation.ids, self.holdout.group)
         sentences.append(words.gains_of_clients(clients, label))
+        trees = self._judge_trees(candidates, table, gains, unit, sentences)
         return self._advice(
             decision,
             sentences,
             alternative=winner,
             tie=tie,
             table=table,
+            trees=trees,
             clients=clients,
             gains_of=label,
             heterogeneity=spread,
@@ -502,7 +536,7 @@ class Inquiry:
         ]
         shown = table[0]["figures"]
         metrics = [f.metric for f in self.figures.values()]
-        constant = constant_line(self.holdout, self.settings.seeds, self.task.criterion, metrics)
+        constant = constant_line(self.holdout, self.settings.seeds, self._reported_loss, metrics)
         if constant is None:
             return table
         constant = {**constant, "value": constant["figures"].get(self.metric, math.nan)}
@@ -511,7 +545,40 @@ class Inquiry:
         self.notes += [remark] if remark else []
         return [*table, constant]
 
-    def _shown(self, candidate: Candidate) -> dict[str, float]:
+    def _judge_trees(
+        self,
+        candidates: list[Candidate],
+        table: list[Line],
+        gains: dict[str, Gain],
+        unit: words.GainUnit,
+        sentences: list[str],
+    ) -> list[Line]:
+        """Lines of trees; a sentence where they are clearly better than every candidate."""
+        if not self.with_trees:
+            return []
+        judged = judge_trees(
+            self.holdout, self.settings.seeds, self._reported_loss, self.counter.add
+        )
+        if not self.form.odds:  # as the models answer, so that one figure serves both
+            judged = [replace(trees, outputs=np.exp(trees.outputs)) for trees in judged]
+        alone = next(c for c in candidates if c.label == LOCAL)
+        over_local = self._gains_over(alone, judged, next(iter(gains.values())).level)
+        self.notes.append(TREES_NOTE)
+        lines = []
+        for trees in judged:
+            shown = self._shown(trees)
+            lines.append(tree_line(trees.label, shown, self.metric, over_local[trees.label]))
+            over_trees = self._gains_over(trees, candidates)
+            if all(gain.high < 0 for gain in over_trees.values()):
+                rivals = [r["value"] for r in table if r["label"] in over_trees]
+                best = max(rivals) if direction(self.metric) else min(rivals)
+                sentences.append(words.trees_ahead(trees.label, lines[-1]["value"], best, unit))
+        return lines
+
+    def _reported_loss(self, federation: Federation) -> Loss:
+        return reported_loss(self.task, federation, self.settings)
+
+    def _shown(self, candidate: Judged) -> dict[str, float]:
         """The figures of a candidate, by their names."""
         seeds, half = self.settings.seeds, self.holdout.half
         mask = self.holdout.mask(seeds)
@@ -532,17 +599,18 @@ class Inquiry:
             text = f"R² is not estimated: it takes {needed / 2**30:.2g} GiB (the setting memory)"
             self.notes.append(text)
             return None
-        bound = self.task.under(s.numerics(s.seed))
         trained = []
         for number in range(self.options.splits):
             halves = self.holdout.halves(s.seed + number)
             settings = self._run_settings("seed", "seeds", "sample", "threads")
             settings |= {"rounds": local.rounds, "eval_every": 0, "seed": s.seed}
             result = run(local.method(local.power), self.task, halves, progress=False, **settings)
-            rows = result.session().hosts[0].all_rows()["x"]
-            trained.append((rows[:, : bound.d].cpu(), halves.to(bound.device, bound.dtype)))
+            session = result.session()
+            task = session.contract.task  # in the units that it was trained in
+            rows = session.hosts[0].all_rows()["x"]
+            trained.append((rows[:, : task.d].cpu(), halves.to(task.device, task.dtype)))
             self.counter.add("halves for R²")
-        estimate = heterogeneity(trained, bound, s.seed)
+        estimate = heterogeneity(trained, task, s.seed)
         if estimate is None:
             self.notes.append(
                 "R² is not estimated: it takes two clients with four training samples or more"

@@ -2,17 +2,22 @@
 
 The unit is a held-out sample's paired difference d[s, j] = value of one candidate minus value of
 the other, under seed s, where a value is 1 or 0 (accuracy) or minus the loss. The gain is its mean
-over all held-out samples. Its variance has two parts:
+over all held-out samples. Its variance has three parts:
 
-- clients: with MANY clients or more, the variance over clients of their mean differences, weighed
+- clients: with MANY_CLIENTS or more, the variance over clients of their mean differences, weighed
   by samples, treating clients as a random sample. With fewer, the variance over the samples within
   these clients: an interval over a dozen clients of unlike size says next to nothing, and the gain
   is then about these clients only.
 - trainings: the variance over seeds of the gain. Folds differ in their samples too: there it is
   what exceeds the samples' part, and nothing where the samples alone explain the excess (chi-square
   at NOTICED), since a few folds say too little to tell the two apart.
+- training samples: the gain is that of the procedure, trained on such samples, not of the models of
+  these folds. Folds share training samples, so that their spread does not show this part (Bengio
+  and Grandvalet 2004). Over clients it is in the variance already. With fewer clients the samples'
+  part is multiplied by 1 + n2/n1, held-out over training samples of a fold: the ratio of Nadeau and
+  Bengio (2003), who multiply the variance between folds by it.
 
-Degrees of freedom are Satterthwaite's for the sum of the two. Where samples are right or wrong, the
+Degrees of freedom are Satterthwaite's for their sum. Where samples are right or wrong, the
 variance is that with one more sample that the first candidate alone has right, and one that the
 other has: a few samples on which the two agree do not show that they always do. Fewer
 than HELD_OUT_SAMPLES show nothing.
@@ -30,7 +35,7 @@ from ...data.read.ids import ClientId
 from ...report.units import Units
 from ...report.verdicts import ClientGain, by_client, judged_clients, pooled
 
-MANY = 20  # clients needed for an interval over clients
+MANY_CLIENTS = 20  # clients needed for an interval over clients
 HELD_OUT_SAMPLES = 20  # needed for a confidence interval
 LEVEL = 0.05  # of all intervals: 95 %
 NOTICED = 0.9  # how sure it must be that folds differ by more than their samples
@@ -99,12 +104,14 @@ class HeldOutSamples:
         present = count > 0
         weight = count[present] / count.sum()
         m = int(present.sum())
-        if m >= MANY:
+        if m >= MANY_CLIENTS:
             clients = m / (m - 1) * float((weight**2 * (of_client[present] - mean) ** 2).sum())
             freedom = m - 1
         else:
             within = pooled(count, spread)
             clients = float((weight**2 * within[present] / count[present]).sum())
+            if not self.repeated:
+                clients *= 1 + held_out_ratio(~np.isnan(d))
             freedom = self._freedom(int(count.sum()), m)
         trainings, repeats = self._trainings(d)
         floor = 2 / (len(each) + 2) ** 2 if self.counted else 0.0
@@ -126,7 +133,7 @@ class HeldOutSamples:
         count, _, _ = by_client(each[0], self.owner[ever_held_out], self.clients)
         m = int((count > 0).sum())
         freedom = m - 1
-        if m >= MANY:
+        if m >= MANY_CLIENTS:
             means = [by_client(row, self.owner[ever_held_out], self.clients)[1] for row in each]
             each = np.array(means)[:, count > 0]
         else:
@@ -189,6 +196,16 @@ def kish(weights: np.ndarray, owner: np.ndarray, clients: int) -> np.ndarray:  #
     """
     total, squares = (np.bincount(owner, w, minlength=clients) for w in (weights, weights**2))
     return total**2 / np.where(squares > 0, squares, 1.0)
+
+
+def held_out_ratio(held_out: np.ndarray) -> float:  # bool[seeds, n]
+    """Held-out over training samples of a fold, n2/n1: 1/2 of three folds.
+
+    >>> held_out_ratio(np.eye(3, dtype=bool)), held_out_ratio(np.eye(5, dtype=bool))
+    (0.5, 0.25)
+    """
+    held = float(held_out.sum())
+    return held / max(held_out.size - held, 1.0)
 
 
 def beyond_samples(between: float, samples: float, seeds: int) -> float:

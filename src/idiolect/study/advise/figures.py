@@ -2,7 +2,7 @@
 
 The figure of a candidate is that of all samples held out under a seed, the mean over seeds. The
 standard error of the difference of two is a paired bootstrap: both candidates are judged on the
-same resamples. With MANY clients or more, clients are drawn with replacement; with fewer, samples
+same resamples. With MANY_CLIENTS or more, clients are drawn with replacement; with fewer, samples
 within each client (see estimate.py).
 """
 
@@ -19,10 +19,25 @@ from torch import Tensor
 
 from ...host.metrics import EvaluatedSamples, Metric, TargetForm
 from ...report.units import Units
-from .estimate import HELD_OUT_SAMPLES, MANY, Gain, beyond_samples, satterthwaite
+from .estimate import (
+    HELD_OUT_SAMPLES,
+    MANY_CLIENTS,
+    Gain,
+    beyond_samples,
+    held_out_ratio,
+    satterthwaite,
+)
 
 RESAMPLES = 200
 LARGEST = 100  # numbers that a model answers to a sample, where answers are kept
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A figure, higher is better, and what it is on every resample of the bootstrap."""
+
+    by_seed: np.ndarray  # [seeds]
+    drawn: np.ndarray  # [RESAMPLES, seeds]
 
 
 @dataclass(frozen=True)
@@ -63,23 +78,15 @@ class MetricFigures:
         value = self.metric.pooled(rows, counts, samples.masses.sum().unsqueeze(0))
         return value if self.metric.higher else -value
 
-    def gains(
-        self, candidates: dict[str, np.ndarray], against: str, mask: np.ndarray
-    ) -> dict[str, Gain]:
-        """The gain of every other candidate over one, from answers[seeds, n, ...] of each."""
-        whole = {label: self._by_seed(answers, mask) for label, answers in candidates.items()}
-        drawn = [
-            {label: self._by_seed(a, mask, places) for label, a in candidates.items()}
-            for places in self._resamples
-        ]
-        gains = {}
-        for label in candidates:
-            if label == against:
-                continue
-            by_seed = whole[label] - whole[against]
-            resampled = np.array([_mean(r[label] - r[against]) for r in drawn])
-            gains[label] = self._gain(by_seed, resampled, mask)
-        return gains
+    def resampled(self, answers: np.ndarray, mask: np.ndarray) -> Resampled:
+        """The figure of answers[seeds, n, ...], of all samples and of every resample."""
+        drawn = [self._by_seed(answers, mask, places) for places in self._resamples]
+        return Resampled(self._by_seed(answers, mask), np.array(drawn))
+
+    def gain(self, one: Resampled, other: Resampled, mask: np.ndarray) -> Gain:
+        """By how much one is better than another on the same samples, with a standard error."""
+        resampled = np.array([_mean(row) for row in one.drawn - other.drawn])
+        return self._gain(one.by_seed - other.by_seed, resampled, mask)
 
     def _by_seed(
         self, answers: np.ndarray, mask: np.ndarray, places: np.ndarray | None = None
@@ -102,8 +109,12 @@ class MetricFigures:
         present = len(np.unique(self.owner[held_out]))
         of_sample = self.units.of_sample
         units = int(held_out.sum()) if of_sample is None else len(np.unique(of_sample[held_out]))
-        freedom = present - 1 if present >= MANY else units - present
+        freedom = present - 1 if present >= MANY_CLIENTS else units - present
         samples = float(np.var(resampled, ddof=1))
+        if (
+            not self.repeated and present < MANY_CLIENTS
+        ):  # as in estimate.py: the training samples' part
+            samples *= 1 + held_out_ratio(mask)
         values = by_seed[~np.isnan(by_seed)]
         trainings = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
         if not self.repeated:  # other samples under every seed: their part is counted already
@@ -119,7 +130,7 @@ class MetricFigures:
         """Places of samples, of clients or of units within clients, drawn with replacement."""
         present = np.unique(self.owner)
         rng = np.random.default_rng(self.seed)
-        if len(present) >= MANY:
+        if len(present) >= MANY_CLIENTS:
             places = [np.flatnonzero(self.owner == k) for k in present]
             for _ in range(RESAMPLES):
                 yield np.concatenate([places[k] for k in rng.integers(0, len(places), len(places))])

@@ -7,6 +7,12 @@ with fewer samples than folds has as many folds as samples, and one of a single 
 training. Samples of one group (`Federation.groups`) are held out together, and folds are counted in
 groups.
 
+Where samples have times (`Federation.times`), folds go forward in time (a rolling origin): each
+client's samples are cut in their order into one block more than there are folds, and a fold trains
+on what comes before one of the blocks and is judged on that block. What comes after it is left out,
+the first block judges nothing, and every judged sample is later than all training samples of its
+client. The first seed has the last block, and so most training samples.
+
 The held-out samples of each client fall into two halves, A and B. What is chosen (a step size) is
 chosen on one half and judged on the other, so that no sample judges what was chosen by it.
 """
@@ -17,7 +23,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,7 +33,8 @@ from ...core import streams
 from ...core.knobs import SettingError
 from ...core.types import Tree, first, map_tree
 from ...data.federation import Federation
-from ...data.splits import fold_counts, group_ranks
+from ...data.prepare.target_sums import bytes_of_moments
+from ...data.splits import fold_counts, group_ranks, time_blocks, unit_owners
 from ...method import Method
 from ...methods import label_of
 from ...report.captions import diverged
@@ -35,6 +42,7 @@ from ...report.verdicts import weighed_terms
 from ...run.plan import Plan
 from ...run.result import Result
 from ...run.run import run
+from ...run.session import Session
 from ...task.task import Task
 from .estimate import LOCAL
 from .figures import MetricFigures
@@ -64,6 +72,7 @@ def _rows(federation: Federation, index: Tensor) -> Federation:
         groups=None if federation.groups is None else federation.groups[index],
         weights=None if federation.weights is None else federation.weights[index],
         subgroups=tuple(column.map(lambda t: t[index]) for column in federation.subgroups),
+        times=None if federation.times is None else federation.times[index],
     )
 
 
@@ -76,10 +85,11 @@ class Holdout:
     owner: np.ndarray  # int64[n]: the position of each sample's client
     half: np.ndarray  # bool[n]: whether it belongs to half B
     _order: np.ndarray  # int64[n]: the row of `data` that each sample is
-    _fold: np.ndarray  # int64[n]: in which fold it is
+    _fold: np.ndarray  # int64[n]: in which fold it is; -1 of one that judges nothing
     _folds: np.ndarray  # int64[clients]: how many folds each client has
     group: np.ndarray | None = None  # int64[n]: samples of one group say the same, as a patient's
     weights: np.ndarray | None = None  # float64[n]: how much each counts; None: all alike
+    time: np.ndarray | None = None  # int64[n]: where folds go forward in time
 
     @classmethod
     def of(cls, federation: Federation, kind: str, seed: int, seeds: int = FOLDS) -> Holdout:
@@ -106,16 +116,22 @@ class Holdout:
         owner, rows = owner[order], rows[order]
         count = np.bincount(owner, minlength=data.clients)
         group = None if data.groups is None else data.groups.numpy()[rows]
-        folds = np.ones_like(count)
-        if kind == IN_FOLDS:
-            most = min(FOLDS, max(FEWEST_FOLDS, seeds))
-            folds = fold_counts(owner, group, data.clients, most)
-        rank = _ranks(data, owner, count, seed, group=group)
-        fold = rank % np.maximum(folds, 1)[owner]
-        half = (rank // np.maximum(folds, 1)[owner] + owner) % 2 == 1
         weights = None if data.weights is None else data.weights.numpy()[rows]
         if weights is not None and (weights == weights[:1]).all():
             weights = None  # they say nothing
+        most = min(FOLDS, max(FEWEST_FOLDS, seeds))
+        if kind == IN_FOLDS and data.times is not None:
+            time = data.times.numpy()[rows]
+            fold, folds = _folds_in_time(owner, time, group, data.clients, most)
+            half = (_ranks(data, owner, count, seed, group=group) + owner) % 2 == 1
+            return cls(data, kind, owner, half, rows, fold, folds, group, weights, time)
+        folds = np.ones_like(count)
+        if kind == IN_FOLDS:
+            folds = fold_counts(owner, group, data.clients, most)
+        rank = _ranks(data, owner, count, seed, group=group)
+        several = np.maximum(folds, 1)[owner]
+        half = (rank // several + owner) % 2 == 1
+        fold = np.where(several > 1, rank % several, -1)
         return cls(data, kind, owner, half, rows, fold, folds, group, weights)
 
     def mean(self, values: np.ndarray) -> float:
@@ -143,8 +159,21 @@ class Holdout:
         """Which samples are held out under a seed, counted from 0."""
         if self.kind == GIVEN:
             return np.arange(self.samples)
-        folds = self._folds[self.owner]
-        return np.flatnonzero((self._fold == seed % np.maximum(folds, 1)) & (folds > 1))
+        return np.flatnonzero(self._sides(seed)[1])
+
+    def _sides(self, seed: int) -> tuple[np.ndarray, np.ndarray]:  # -> bool[n], bool[n]
+        """Which samples train and which are held out under a seed, where there are folds."""
+        now = (seed % np.maximum(self._folds, 1))[self.owner]
+        held_out = self._fold == now
+        if self.time is None:
+            return ~held_out, held_out
+        begins = np.full(self.data.clients, np.iinfo(np.int64).max)  # of the block that is judged
+        np.minimum.at(begins, self.owner[held_out], self.time[held_out])
+        # folds count back from the last block; a group may be earlier and end later
+        earlier = (self._fold > now) | (self._fold == -1)
+        trains = earlier & (self.time < begins[self.owner])
+        has_training = np.bincount(self.owner[trains], minlength=self.data.clients) > 0
+        return trains, held_out & has_training[self.owner]
 
     def mask(self, seeds: int) -> np.ndarray:  # -> bool[seeds, n]
         """Which samples are held out under each of some seeds."""
@@ -160,12 +189,12 @@ class Holdout:
         """
         if self.kind == GIVEN:
             return self.data, np.arange(self.samples)
-        held_out = self.mask(seed + 1)[seed]
-        at = np.concatenate([np.flatnonzero(~held_out), np.flatnonzero(held_out)])
+        trains, held_out = self._sides(seed)
+        at = np.concatenate([np.flatnonzero(trains), np.flatnonzero(held_out)])
         subset = _rows(self.data, torch.from_numpy(self._order[at]))
         offsets = {}
         start = 0
-        for split, mask in (("train", ~held_out), ("valid", held_out)):
+        for split, mask in (("train", trains), ("valid", held_out)):
             sizes = np.bincount(self.owner[mask], minlength=self.data.clients)
             ends = start + np.concatenate([[0], sizes.cumsum()])
             offsets[split] = torch.from_numpy(ends)
@@ -190,6 +219,25 @@ class Holdout:
         none = torch.full((len(ends),), int(ends[-1]))
         offsets = {"train": torch.from_numpy(ends), "valid": none, "test": none}
         return replace(subset, offsets=offsets, ids=tuple(range(2 * data.clients)), name="halves")
+
+
+def _folds_in_time(
+    owner: np.ndarray, time: np.ndarray, group: np.ndarray | None, clients: int, most: int
+) -> tuple[np.ndarray, np.ndarray]:  # -> int64[n], int64[clients]
+    """The fold of each sample, counted back from each client's last block, and their number.
+
+    The first block is in none, -1. Clients that share groups have the same number of folds, so that
+    a group is judged at all of them under the same seed.
+    """
+    block = time_blocks(owner, time, group, most + 1)
+    folds = np.zeros(clients, dtype=np.int64)
+    np.maximum.at(folds, owner, block)
+    if group is not None and len(group):
+        _, unit = np.unique(group, return_inverse=True)
+        is_shared = unit_owners(owner, unit)[unit] > owner.max()
+        shares = np.bincount(owner[is_shared], minlength=clients) > 0
+        folds[shares] = folds[shares].max(initial=0)
+    return np.where(block > 0, folds[owner] - block, -1), folds
 
 
 def _ranks(
@@ -221,6 +269,19 @@ STEP = 4.0  # between two step sizes of the grid
 FIRST = (0, -1, 1)  # the grid: the method's own step sizes times STEP to these powers
 MOST = 3  # how far the grid goes where its best is at its edge
 FINALISTS = 2  # step sizes of a candidate that are trained under every seed, at most
+
+
+class Judged(Protocol):
+    """What held-out samples say of something: a candidate, or trees beside them."""
+
+    @property
+    def label(self) -> str: ...
+
+    def scores(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [2, seeds, n]
+        """Hits and loss of every sample under every seed; NaN where it was not held out."""
+
+    def answers(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [seeds, n, ...]
+        """What it answers to every sample under every seed."""
 
 
 @dataclass
@@ -297,6 +358,15 @@ class Candidate:
         return np.where(half.reshape(-1, *[1] * (by_half[0].ndim - 2)), by_half[1], by_half[0])
 
 
+def _bytes_before_rounds(session: Session) -> tuple[int, int]:
+    """(up, down) of all clients, for the mean and deviation of real targets, sent once."""
+    scale = session.contract.task.numerics.target_scale
+    if scale is None:
+        return 0, 0
+    up, down = bytes_of_moments(len(scale.centre))
+    return up * len(session.people.eligible), down * len(session.people.eligible)
+
+
 @dataclass(frozen=True)
 class Trainer:
     """Trains candidates on what is not held out, all with the same compute."""
@@ -353,8 +423,9 @@ class Trainer:
             scores[:, held_out] = np.array([[0.0], [math.inf]])
         if not (diverged(summary) and candidate.gradients):
             candidate.gradients = summary["gradients_per_client"]
-            candidate.bytes_up = summary["bytes"]["up"] / summary["rounds"]
-            candidate.bytes_down = summary["bytes"]["down"] / summary["rounds"]
+            once_up, once_down = _bytes_before_rounds(session)
+            candidate.bytes_up = (summary["bytes"]["up"] - once_up) / summary["rounds"]
+            candidate.bytes_down = (summary["bytes"]["down"] - once_down) / summary["rounds"]
         self.spent(candidate.name)
 
     def _run(self, candidate: Candidate, method: Method, seed: int, rounds: int) -> Result:

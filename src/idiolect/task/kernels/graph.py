@@ -83,8 +83,11 @@ def layer_chain(module: nn.Module) -> list[Layer] | None:
     """
     if any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
-    layers = _sequential_layers(module)
-    if layers is None:
+    if type(module) is nn.Linear:  # tracing would look inside it
+        layers: list[Layer] | None = [_linear(module, prefix="")]
+    elif (steps := _steps(module)) and all(map(_is_torch_layer, steps.values())):
+        layers = _in_sequence([_of_module(m, name) for name, m in steps.items()])
+    else:
         modes = {m: m.training for m in module.modules()}
         layers = _traced_layers(module.train())
         if layers is not None and layers != _traced_layers(module.eval()):
@@ -96,17 +99,28 @@ def layer_chain(module: nn.Module) -> list[Layer] | None:
     return layers if sorted(used) == sorted(trained) else None
 
 
-def _sequential_layers(module: nn.Module) -> list[Layer] | None:
-    """Those of one linear layer, or of a Sequential of known ones, which need not be traced."""
-    if type(module) is nn.Linear:  # tracing would look inside it
-        return [_linear(module, prefix="")]
-    if type(module) is not nn.Sequential or any("forward" in vars(m) for m in module.modules()):
-        return None
-    layers = [_of_module(m, name) for name, m in module._modules.items() if m is not None]
-    kinds = [layer.kind for layer in layers if layer]
-    if None in layers or "linear" not in kinds or "flatten" in kinds[kinds.index("linear") :]:
-        return None
-    return [layer for layer in layers if layer and layer.kind]
+def _steps(module: nn.Module) -> dict[str, nn.Module]:
+    """The modules that torch's own `Sequential` calls one after the other; {} of any other."""
+    if type(module) is not nn.Sequential or "forward" in vars(module):
+        return {}
+    return {name: m for name, m in module._modules.items() if m is not None}
+
+
+def _is_torch_layer(module: nn.Module) -> bool:
+    """Whether it is a layer of torch itself with no other inside: what it does is known."""
+    own = type(module).__module__.startswith("torch.nn.modules.") and "forward" not in vars(module)
+    return own and not module._modules
+
+
+def _in_sequence(steps: list[Layer | None]) -> list[Layer] | None:
+    """The layers of a chain from those of its steps, or None where it is none."""
+    layers: list[Layer] = []
+    for layer in steps:
+        late = layer is not None and layer.kind == "flatten"
+        if layer is None or (late and any(earlier.kind == "linear" for earlier in layers)):
+            return None
+        layers += [layer] if layer.kind else []
+    return layers if any(layer.kind == "linear" for layer in layers) else None
 
 
 def _traced_layers(module: nn.Module) -> list[Layer] | None:
@@ -116,21 +130,18 @@ def _traced_layers(module: nn.Module) -> list[Layer] | None:
 
 def _layers(graph: fx.Graph, modules: dict[str, nn.Module]) -> list[Layer] | None:
     """The layers of a graph in which every value goes into the next operation only."""
-    layers: list[Layer] = []
+    steps: list[Layer | None] = []
     last: fx.Node | None = None  # the value that the next operation must take
     sizes: set[fx.Node] = set()  # nodes that hold x.size(0) or x.shape[0]
     for node in graph.nodes:
         if node.op == "placeholder" and last is None:
             last = node
         elif node.op == "output":
-            whole = node.args[0] is last and any(layer.kind == "linear" for layer in layers)
-            return layers if whole else None
+            return _in_sequence(steps) if node.args[0] is last else None
         elif _is_batch_size(node, last, sizes):
             sizes.add(node)
         elif node.args and node.args[0] is last and (layer := _layer(node, modules, sizes)):
-            if layer.kind == "flatten" and any(earlier.kind == "linear" for earlier in layers):
-                return None
-            layers += [layer] if layer.kind else []
+            steps.append(layer)
             last = node
         else:
             return None

@@ -73,6 +73,20 @@ class Stacked:
                 delta = _ACTIVATIONS[layer.kind][1](delta, h, values[i + 1])
         return g
 
+    def hvp(self, x: Tensor, v: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        """Hessian of each row's loss times v[K, d]: rows share nothing, so one double backward."""
+        weights = loss.weigh(batch.weights, batch.targets)
+        with torch.enable_grad():
+            x = x.detach().clone().requires_grad_()
+            out = self._forward(self.layout.unflatten(x), batch.inputs)[-1]
+            outputs = out.transpose(1, 2).reshape(*self._lead(batch.inputs), -1)
+            each = loss.of_rows(outputs, batch.targets)
+            value = (each * spread(weights, each)).sum()
+            (g,) = torch.autograd.grad(value, x, create_graph=True)
+            if not g.requires_grad:  # a loss with straight pieces
+                return torch.zeros_like(x)
+            return torch.autograd.grad((g * v).sum(), x)[0]
+
     def _forward(self, p: dict[str, Tensor], inputs: Tensor) -> list[Tensor]:
         """The value before each layer, and the output."""
         h = inputs.flatten(2) if self.flattens else inputs
