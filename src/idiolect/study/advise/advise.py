@@ -71,8 +71,11 @@ MOST_TREES = 120  # boosted models that are trained without being asked: a few s
 
 ALWAYS = ("local", "fedavg")  # in every table
 BESIDE = ("auc", "balanced_accuracy")  # shown beside the figure that decides, of classes
-PERSONAL = ("finetune", "ditto", "lp-proj")  # personalised methods, by default
-QUICK_PERSONAL = ("finetune", "ditto")
+# personalised methods, by default; clients that differ by their biases alone are sites that see the
+# classes in other shares
+OWN_BIASES = "fedalt:part=biases"
+PERSONAL = ("finetune", "ditto", OWN_BIASES, "lp-proj")
+QUICK_PERSONAL = ("finetune", "ditto", OWN_BIASES)
 
 
 @dataclass(frozen=True)
@@ -119,10 +122,10 @@ class AdviceOptions(Knobs):
         """Splits into halves that R^2 is estimated from."""
         return 1 if self.quick else 3
 
-    @property
-    def personal(self) -> tuple[str, ...]:
+    def personal(self, task: Task) -> list[str]:
         """The candidates besides Local and FedAvg, unless given."""
-        return QUICK_PERSONAL if self.quick else PERSONAL
+        names = QUICK_PERSONAL if self.quick else PERSONAL
+        return [name for name in names if name != OWN_BIASES or task.layout.parts.biases]
 
 
 def check_run_settings(settings: Mapping[str, Any]) -> None:
@@ -168,7 +171,7 @@ def advise(
     >>> model = lambda: il.models.make("linear", (60,), 10)
     >>> advice = il.advise(federation, model, quick=True, gradients=20)
     >>> advice.metric, [row["label"] for row in advice.table]
-    ('loss', ['local', 'fedavg', 'finetune', 'ditto', 'majority class'])
+    ('loss', ['local', 'fedavg', 'finetune', 'ditto', 'fedalt part=biases', 'majority class'])
     """
     if isinstance(federation, Task | nn.Module) or isinstance(task, Federation):
         raise SettingError(
@@ -181,7 +184,7 @@ def advise(
     run_settings = build(Settings, {"seeds": options.seeds, **common}, "run")
     if directory is not None:
         refuse_advice(Path(directory))
-    plans = _plans(methods or options.personal)
+    plans = _plans(methods or options.personal(whole))
     seeds = run_settings.seeds
     holdout = Holdout.of(federation, options.validation, run_settings.seed, seeds)
     if run_settings.metric:
