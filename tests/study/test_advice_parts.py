@@ -10,6 +10,7 @@ from scipy import stats
 import idiolect as il
 from idiolect.data.sets.regression import LogisticRegression
 from idiolect.report.verdicts import CANNOT_TELL, GAINS, LOSES, _discoveries, judged_clients
+from idiolect.run.plan import Plan
 from idiolect.study.advise import advice as words
 from idiolect.study.advise.estimate import (
     MANY_CLIENTS,
@@ -22,7 +23,7 @@ from idiolect.study.advise.estimate import (
     satterthwaite,
 )
 from idiolect.study.advise.heterogeneity import heterogeneity
-from idiolect.study.advise.training import Holdout
+from idiolect.study.advise.training import Candidate, Holdout
 from idiolect_papers.closed_forms import logistic
 
 RNG = np.random.default_rng(0)
@@ -370,3 +371,11 @@ def test_intervals_that_hold_together_are_narrower_where_candidates_move_togethe
     assert 0.03 < held.joint_level(alike) <= 0.05
     assert 0.05 / 3 <= held.joint_level(apart) < 0.02
     assert held.joint_level(apart[:1]) == 0.05
+
+
+def test_step_sizes_without_effect_are_not_varied():
+    rates = {text: Candidate(Plan.of(text)).rates for text in ("lp-proj:p=1", "lp-proj:p=2")}
+    assert rates == {
+        "lp-proj:p=1": ["lr", "personal_lr"],
+        "lp-proj:p=2": ["lr", "share", "personal_lr"],
+    }

@@ -108,19 +108,29 @@ def idle_fields(knobs: Knobs, around: Mapping[str, Any] | None = None) -> list[s
     >>> idle_fields(Demo(start=0.1)), idle_fields(Demo(warmup=3, start=0.1))
     (['start: 0.1 has no effect with warmup 0'], [])
     """
+    changed = [f for f in dataclasses.fields(knobs) if getattr(knobs, f.name) != f.default]
+    return [sentence for f in changed for sentence in _idle(knobs, f, around)]
+
+
+def acts(knobs: Knobs, name: str) -> bool:
+    """Whether a field has an effect beside the other fields."""
+    return not _idle(knobs, next(f for f in dataclasses.fields(knobs) if f.name == name))
+
+
+def _idle(knobs: Knobs, f: dataclasses.Field, around: Mapping[str, Any] | None = None) -> list[str]:
+    """Why a field has no effect, in sentences."""
     sentences = []
-    for f in dataclasses.fields(knobs):
-        value = getattr(knobs, f.name)
-        if value == f.default:
+    for other, wanted in f.metadata.get("acts_with", {}).items():
+        if not hasattr(knobs, other) and other not in (around or {}):
             continue
-        for other, wanted in f.metadata.get("acts_with", {}).items():
-            got = getattr(knobs, other) if hasattr(knobs, other) else (around or {})[other]
-            values = wanted if isinstance(wanted, tuple | OtherThan) else (wanted,)
-            if got not in values:
-                sentence = f"{f.name}: {written(f, value)!r} has no effect with {other} {got!r}"
-                if isinstance(values, tuple):
-                    sentence += f", only with {' or '.join(map(repr, values))}"
-                sentences.append(sentence)
+        got = getattr(knobs, other) if hasattr(knobs, other) else (around or {})[other]
+        values = wanted if isinstance(wanted, tuple | OtherThan) else (wanted,)
+        if got not in values:
+            value = written(f, getattr(knobs, f.name))
+            sentence = f"{f.name}: {value!r} has no effect with {other} {got!r}"
+            if isinstance(values, tuple):
+                sentence += f", only with {' or '.join(map(repr, values))}"
+            sentences.append(sentence)
     return sentences
 
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ...core import streams
-from ...core.knobs import SettingError
+from ...core.knobs import SettingError, acts
 from ...core.types import Tree, first, map_tree
 from ...data.federation import Federation
 from ...data.prepare.target_sums import bytes_of_moments
@@ -325,8 +325,9 @@ class Candidate:
 
     @property
     def rates(self) -> list[str]:
-        """The fields that are step sizes; a user-defined method may have none."""
-        return [name for name in self.base.traits.rates if hasattr(self.base, name)]
+        """The fields that are step sizes and have an effect; a user's own method may have none."""
+        names = [name for name in self.base.traits.rates if hasattr(self.base, name)]
+        return [name for name in names if acts(self.base, name)]
 
     @property
     def grid(self) -> list[int]:
