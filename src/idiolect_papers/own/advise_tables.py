@@ -261,37 +261,52 @@ def _with_sites(table: Table, sites: np.ndarray) -> np.ndarray:
     return np.concatenate([table.x, *(own * (table.site == site)[:, None] for site in sites)], 1)
 
 
-STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # of regularisation, chosen by cross-validation
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # of regularisation, chosen by cross-validation
 
 
 def _loss(
     x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, classes: int, cross: int
 ) -> np.ndarray:
     """The loss of each test sample by a linear model of the others."""
-    from sklearn.linear_model import LogisticRegressionCV, RidgeCV
-
     if not classes:
+        from sklearn.linear_model import RidgeCV
+
         model = RidgeCV(alphas=[1 / s for s in (0.001, *STRENGTHS)]).fit(x, y)
         return np.asarray((model.predict(x_test) - y_test) ** 2)
-    counts = np.bincount(y, minlength=classes)
-    present = np.flatnonzero(counts)
-    shares = np.tile((counts + 1) / (counts.sum() + classes), (len(x_test), 1))
-    if len(present) > 1:
-        folds = min(cross, int(counts[present].min()))
-        if folds >= 2:
-            model = LogisticRegressionCV(
-                Cs=STRENGTHS, cv=folds, scoring="neg_log_loss", max_iter=500
-            )
-        else:  # a class with a single sample cannot be left out
-            from sklearn.linear_model import LogisticRegression
+    fold = np.random.default_rng(0).permutation(len(y)) % cross
+    held_out = [
+        [
+            _log_loss(x[fold != k], y[fold != k], x[fold == k], y[fold == k], classes, strength)
+            for k in range(min(cross, len(y)))
+        ]
+        for strength in STRENGTHS
+    ]
+    means = [np.concatenate(losses).mean() for losses in held_out]
+    return _log_loss(x, y, x_test, y_test, classes, STRENGTHS[int(np.argmin(means))])
 
-            model = LogisticRegression(C=0.1, max_iter=500)
+
+def _log_loss(
+    x: np.ndarray,
+    y: np.ndarray,
+    x_test: np.ndarray,
+    y_test: np.ndarray,
+    classes: int,
+    strength: float,
+) -> np.ndarray:
+    """Of each test sample, by a logistic model with this strength of regularisation."""
+    from sklearn.linear_model import LogisticRegression
+
+    counts = np.bincount(y, minlength=classes)
+    present = counts > 0
+    shares = np.tile(counts / max(len(y), 1), (len(x_test), 1))
+    if present.sum() > 1 and len(x_test):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # folds without a class, and slow convergence
-            predicted = model.fit(x, y).predict_proba(x_test)
-        # a class that the model has not seen has the share of one sample, as shares have
-        shares = shares * ~np.isin(np.arange(classes), present)
-        shares[:, present] = predicted * (1 - shares.sum(1, keepdims=True))
+            warnings.simplefilter("ignore")  # slow convergence
+            model = LogisticRegression(C=strength, max_iter=500).fit(x, y)
+        shares[:, present] = model.predict_proba(x_test)
+    if not present.all():  # all classes that it has not seen have the share of one sample
+        shares *= len(y) / (len(y) + 1)
+        shares[:, ~present] = 1 / (len(y) + 1) / (~present).sum()
     return np.asarray(-np.log(np.maximum(shares[np.arange(len(y_test)), y_test], 1e-12)))
 
 
@@ -469,7 +484,7 @@ class TableSize:
     """Which cases, and how many seeds of tables."""
 
     cases: tuple[str, ...] = (*MADE_UP, *REAL)
-    seed: int = 61
+    seed: int = 101
     gradients: int = 0
 
     def jobs(self) -> Iterator[TableJob]:
