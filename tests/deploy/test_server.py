@@ -63,7 +63,7 @@ def test_a_deployed_run_has_the_figures_of_one_process(method, tmp_path):
     told = []
     result = serve(Wires(three(DATA)), deployment(method), tmp_path / "run", tell=told.append)
     same(result, inprocess(method))
-    assert "east takes part with 2 client(s)" in told
+    assert "east takes part with 2 clients" in told
     assert il.load(tmp_path / "run").summary()["accuracy"] == result.summary()["accuracy"]
 
 
