@@ -10,6 +10,7 @@ from deploy.sites import agreement, array_form, plan_of
 from host.replay import digest
 from idiolect import data
 from idiolect.core.knobs import SettingError
+from idiolect.deploy.site.data import UNFIT
 from idiolect.deploy.site.rules import Rules
 from idiolect.host import calls
 from idiolect.host.calls import Call
@@ -133,14 +134,15 @@ def test_sums_of_columns_leave_only_if_allowed_and_of_enough_rows(tmp_path):
     assert at.ask(call).kind == "sums"
     assert "counts and sums of 1 column" in at.log()[-1]["content"]
     at.restarted(min_samples=1000)
-    assert "min_samples" in at.refusal(call)
+    assert at.refusal(call) == UNFIT and "min_samples" in at.told[-1]
     at.restarted(sums=False, min_samples=1)
     assert "lets no sums of columns leave" in at.refusal(call)
 
 
 def test_a_site_without_enough_samples_takes_no_part(tmp_path):
     at = with_table(tmp_path / "s", table(40), rules={"min_samples": 100})
-    assert "min_samples: no client" in at.refusal(agreement(plan_of("fedavg"), form()))
+    assert at.refusal(agreement(plan_of("fedavg"), form())) == UNFIT
+    assert "no client has 100 training samples" in at.told[-1]
 
 
 @pytest.mark.parametrize(

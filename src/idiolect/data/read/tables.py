@@ -656,10 +656,17 @@ def training_rows(
     table: Any, options: TableOptions, features: Sequence[str], missing: str
 ) -> pd.DataFrame:
     """The training rows of a table, as `read_table` would choose them: for sums of its columns."""
+    complete = samples_used(table, options, features, missing)
+    return complete.frame[complete.train]
+
+
+def samples_used(
+    table: Any, options: TableOptions, features: Sequence[str], missing: str
+) -> TableSamples:
+    """The rows of a table that `read_table` would choose, with the client and split of each."""
     samples, _ = table_samples(table, options)
     kinds = {name: kind_of(samples.frame[name], name) for name in features}
-    complete = _without_missing(samples, kinds, missing)
-    return complete.frame[complete.train]
+    return _without_missing(samples, kinds, missing)
 
 
 # -- files ---------------------------------------------------------------------------------------

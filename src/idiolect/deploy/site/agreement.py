@@ -6,6 +6,7 @@ a message names it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,22 +16,25 @@ import torch
 
 from ...core.documents import decode, encode
 from ...core.files import read_document, write_document
-from ...core.knobs import Knobs, SettingError, knob
+from ...core.knobs import Factors, Knobs, SettingError, knob, whole
 from ...core.registry import only_names
 from ...core.types import Id
 from ...data.federation import Federation
 from ...data.splits import SPLITS
 from ...host.host import HostSettings
 from ...host.metrics import positive_class
+from ...host.service import Refused
 from ...run.contract import build_contract
 from ...run.model_check import behaviour_on
 from ...run.plan import Plan
-from ...run.settings import check_device
+from ...run.schedule import Schedule
+from ...run.settings import Settings, check_device
 from ...server.protocol import Contract
 
 TABLE = "table"
 ARRAY = "array"
 MOST_CLIENTS = 1 << 20  # of a site
+MOST_CLASSES = 1 << 16  # of a target
 MOST_SAMPLES = 1 << 40  # of a client
 MOST_NAME = 200  # characters of an id or of the name of a site
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
@@ -50,6 +54,8 @@ class TableForm:
     def __post_init__(self) -> None:
         if not self.features or len(set(self.features)) < len(self.features):
             raise ValueError("features must be one or more columns, each named once")
+        if len(self.classes) > MOST_CLASSES or len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"classes must be at most {MOST_CLASSES}, each named once")
 
     @property
     def labels(self) -> tuple[bool | int | float | str, ...]:
@@ -207,6 +213,80 @@ class SiteCensus:
         return [getattr(client, split) for client in self.clients]
 
 
+# -- what orders may vary --------------------------------------------------------------------------
+@dataclass(frozen=True)
+class RoundTerms:
+    """What the orders of a run may vary from round to round: the agreed schedule, and no more.
+
+    >>> terms = RoundTerms(Schedule.parse("step:10:0.5"), 100, 64, "replace")
+    >>> terms.factors(25)
+    {'rates': 0.25}
+    >>> terms.in_words(25)
+    'rates x 0.25, batch 64'
+    """
+
+    schedule: Schedule
+    rounds: int
+    batch: int
+    batching: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> RoundTerms:
+        """Those of the settings of a plan."""
+        return cls(settings.schedule, settings.rounds, settings.batch, settings.batching)
+
+    def factors(self, version: int) -> Factors:
+        """What the settings of the plan are multiplied by in a round."""
+        try:
+            return self.schedule.factors(version, max(self.rounds, 1))
+        except (OverflowError, ZeroDivisionError):
+            raise Refused(f"factors: the agreed schedule has no value in round {version}") from None
+
+    def batch_of(self, version: int) -> int:
+        """Samples of a mini-batch in a round; 0 for all that a client has."""
+        if self.batching == "full":
+            return 0
+        return whole(self.batch, self.factors(version).get("batch", 1.0))
+
+    def check_batches(self, least: int, most: float) -> None:
+        """Refuse terms under which a round would go below the smallest batch, or beyond `most`.
+
+        The ends of the schedule are looked at now, each round when it comes.
+        """
+        for version in {0, max(self.rounds - 1, 0)}:
+            self.check_batch(version, least, most)
+
+    def check_batch(self, version: int, least: int, most: float) -> None:
+        """Refuse a round with mini-batches of too few samples, or of more than memory holds."""
+        batch = self.batch_of(version)
+        if self.batching != "full" and batch < least:
+            raise Refused(
+                f"min_batch: mini-batches must have at least {least} samples at this site, got "
+                f"{batch}"
+            )
+        if batch > most:
+            raise Refused(f"memory: mini-batches of {batch} samples are too large for this site")
+
+    def check(self, version: int, factors: Factors) -> None:
+        """Refuse an order whose factors are not those that the schedule has for its round."""
+        agreed = self.factors(version)
+        alike = factors.keys() == agreed.keys() and all(
+            math.isclose(factors[name], agreed[name], rel_tol=1e-9, abs_tol=1e-12)
+            for name in agreed
+        )
+        if not alike:
+            names = ", ".join(sorted(factors.keys() | agreed.keys()))[:80]
+            raise Refused(
+                f"factors must be those of the agreed schedule in round {version}: {names}"
+            )
+
+    def in_words(self, version: int) -> str:
+        """What an order varies, for the log."""
+        words = [f"{name} x {factor:.4g}" for name, factor in self.factors(version).items()]
+        batch = self.batch_of(version)
+        return ", ".join([*words, f"batch {batch}" if batch else "batches of all samples"])
+
+
 # -- the contract ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Machine(Knobs):
@@ -215,6 +295,11 @@ class Machine(Knobs):
     device: str = knob("cpu", "cpu, cuda, cuda:1, mps, ...")
     threads: int = knob(0, "CPU threads; 0 = torch's choice", low=0)
     memory: float = knob(2.0, "GiB for clients at work, and for private rows in memory", above=0)
+
+    @property
+    def most_bytes(self) -> int:
+        """The same in bytes."""
+        return int(self.memory * 2**30)
 
 
 def check_machine(machine: Machine) -> None:
@@ -232,7 +317,7 @@ class Builder:
 
     def __call__(
         self, agreement: Agreement, federation: Federation, allowed: tuple[str, ...]
-    ) -> tuple[Contract, HostSettings]:
+    ) -> tuple[Contract, HostSettings, RoundTerms]:
         """SettingError where the agreement asks for what there is not, or may not be."""
         plan = Plan.read(agreement.plan, "plan")
         _check_plan(plan)
@@ -255,7 +340,8 @@ class Builder:
                 # by the labels alone: which class is rarer would differ between sites
                 positive_class(agreement.form.labels, settings.positive),
             )
-            return contract, replace(host_settings, memory=int(self.machine.memory * 2**30))
+            host_settings = replace(host_settings, memory=self.machine.most_bytes)
+            return contract, host_settings, RoundTerms.of(settings)
 
 
 def _check_plan(plan: Plan) -> None:
