@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ...core.documents import decode, encode
 from ...core.files import read_document, write_document
@@ -36,6 +38,8 @@ ARRAY = "array"
 MOST_CLIENTS = 1 << 20  # of a site
 MOST_CLASSES = 1 << 16  # of a target
 MOST_SAMPLES = 1 << 40  # of a client
+AT_WORK = 8  # vectors of a model's size that a client at work takes
+MOST_PARAMETERS = 10_000  # tensors of a model
 MOST_NAME = 200  # characters of an id or of the name of a site
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
 
@@ -329,7 +333,13 @@ class Builder:
             # device and memory are the owner's, and no part of the contract
             numerics = settings.numerics(agreement.seed)
             numerics = replace(numerics, device=torch.device(self.machine.device))
+            most = self.machine.most_bytes // (AT_WORK * numerics.dtype.itemsize)
+            check_size(plan, federation, most)
             task = plan.make_task(federation).under(numerics)
+            numbers = sum(method.message(task).values())
+            if numbers > most:
+                raise SettingError(f"memory: messages must have at most {most} numbers here")
+            method.check(task)
             behaviour_on(task, federation)
             contract, host_settings = build_contract(
                 method,
@@ -342,6 +352,37 @@ class Builder:
             )
             host_settings = replace(host_settings, memory=self.machine.most_bytes)
             return contract, host_settings, RoundTerms.of(settings)
+
+
+def check_size(plan: Plan, federation: Federation, most: int) -> None:
+    """Refuse a model of more than `most` parameters before any of them takes memory.
+
+    It is made without memory (torch's meta device), and given up at the parameter that is too many.
+    Code of the owner's own that cannot be made so is theirs to bound.
+    """
+    counts = {"numbers": 0, "parameters": 0}
+
+    def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        counts["numbers"] += 0 if parameter is None else parameter.numel()
+        counts["parameters"] += 1
+        if counts["numbers"] > most or counts["parameters"] > MOST_PARAMETERS:
+            raise SettingError(
+                f"memory: the model must have at most {most} numbers in at most {MOST_PARAMETERS} "
+                "parameters at this site"
+            )
+
+    make = plan.model_maker(federation)
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            make()
+    except SettingError:
+        raise
+    except Exception:
+        if ":" not in plan.model:
+            raise
+    finally:
+        handle.remove()
 
 
 def _check_plan(plan: Plan) -> None:
