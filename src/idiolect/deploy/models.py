@@ -45,8 +45,10 @@ FORMAT = 2
 MOST_TRIES = 20  # while the process at work replaces the files that are read
 
 
-class NotFinite(RuntimeError):
-    """A model that has numbers which are none."""
+class NotFinite(SettingError):
+    """A model that is not finite: nothing that was asked is wrong, and there is no model."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from idiolect.deploy.site.data import UNFIT
 from idiolect.deploy.site.rules import Rules
 from idiolect.host import calls
 from idiolect.host.calls import Call
+from idiolect.wire import messages as wire
 
 EVERYONE = torch.arange(4)
 
@@ -124,6 +126,36 @@ def test_metrics_of_few_samples_do_not_leave(tmp_path, federation):
         assert whole.metrics[name].counts.any() or whole.metrics[name].rows.any()
         assert not measured.counts.any()
         assert not measured.rows.nan_to_num(0.0).any()
+
+
+@pytest.mark.parametrize("metrics", ["f1", "auc", "auc,f1", "rmse,r2"])
+def test_metrics_of_clients_with_few_samples_stay_while_those_of_others_leave(tmp_path, metrics):
+    """Two wards of forty test samples, one of four: its figures, and all that is pooled, stay."""
+    sizes = {"er": 40, "icu": 4, "surgery": 40}
+    frame = pd.concat(
+        [table(200, seed=k).assign(ward=w)[: 60 + n] for k, (w, n) in enumerate(sizes.items())]
+    )
+    frame["part"] = [p for n in sizes.values() for p in ["train"] * 60 + ["test"] * n]
+    rules = {"metrics": f"accuracy,loss,{metrics}", "min_samples": 10}
+    at = with_table(tmp_path / "s", frame, rules, client="ward", split="part")
+    plan = plan_of("fedavg", metrics=metrics)
+    values = {"features": ["age"], "classes": [], "target": "bp"} if "rmse" in metrics else {}
+    assert at.ask(agreement(plan, form(**values))).kind == "census"
+    contract, ids = at.site.agreed.contract, torch.arange(3)
+    facts = {"wire_ids": ids.tolist(), "checksum": contract.checksum, "validation": True}
+    at.ask(Call("enrol", facts))
+    w = torch.arange(contract.task.d, dtype=torch.float64)
+    down = wire.pack_down({"w": w - 3}, 77, 0, contract.checksum)
+    reply = at.ask(calls.evaluate_call("evaluate", 0, down, ids, ("test",)))
+    figures = calls.read_scores(reply, ids, at.site.agreed.settings.metrics)["test"]
+    assert figures.samples.tolist() == [40, 0, 40] and figures.loss[1] == 0
+    assert set(figures.metrics) == set(metrics.split(","))
+    whole = at.site.service.host.evaluate(0, down, ids, ("test",))["test"]
+    for name, measured in figures.metrics.items():
+        assert whole.metrics[name].rows[1].abs().sum() > 0  # there is something to withhold
+        if measured.rows.numel():
+            assert not measured.rows[1].nan_to_num(0.0).any(), name
+        assert not measured.counts.any(), name  # of all clients together
 
 
 def test_sums_of_columns_leave_only_if_allowed_and_of_enough_rows(tmp_path):

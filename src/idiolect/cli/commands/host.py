@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from ...core.knobs import Knobs, SettingError, build, knob
 from ...core.text import shown
 from ...data import DATASETS
 from ...data.read.tables import ROLES, SUFFIXES, TableFile, clean_cells, file_alike
-from ...deploy.models import NotFinite, SiteModels, export
+from ...deploy.models import SiteModels, export
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.data import SiteData
 from ...deploy.site.process import in_words, run_site, status
@@ -145,27 +144,14 @@ def _export(argv: list[str]) -> None:
         about = {"client": client, "method": str(models.agreement.plan.get("method"))}
         name = f"client-{[str(i) for i in models.ids].index(str(client)):06d}"
         data = models.members.data
-        try:
-            module = models.module(client)
-        except NotFinite as error:
-            sys.exit(_not_finite(error))
-        paths = write_one(module, data, parsed.format, target, name, about)
+        paths = write_one(models.module(client), data, parsed.format, target, name, about)
         many = 1
     else:
         site = StateFolder(given_path(parsed.state, "state")).site().site
-        try:
-            paths = export(models, target, site)
-        except NotFinite as error:
-            sys.exit(_not_finite(error))
+        paths = export(models, target, site)
     summary = f"{many} model{'s' * (many != 1)} as after round {models.rounds} in {target}"
     text = f"{summary}; {paths[-1].name} says what goes in"
     print(json.dumps([str(p) for p in paths]) if parsed.output.json else shown(text))
-
-
-def _not_finite(error: NotFinite) -> int:
-    """Say so; the exit code."""
-    print(f"error: {shown(error)}", file=sys.stderr)
-    return 1
 
 
 def _predict(argv: list[str]) -> None:
