@@ -445,16 +445,21 @@ def test_models_beyond_memory_are_refused_before_they_are_built(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"dim": 10**9}, {"dim": 600, "projection": "gaussian"}],
+    "method, fields, settings",
+    [
+        ("lp-proj", {"dim": 10**9}, {}),
+        ("lp-proj", {"dim": 10**9, "projection": "sparse"}, {}),
+        ("fedavg", {}, {"channel": "sketch(columns=10000000000, rows=3, k=2)"}),
+        ("fedavg", {}, {"channel": "sketch(columns=5, rows=10000000000, k=2)"}),
+    ],
 )
-def test_projections_are_bounded(tmp_path, fields):
+def test_messages_beyond_memory_are_refused_before_they_are_made(
+    tmp_path, method, fields, settings
+):
     at = synthetic(tmp_path / "s")
-    call = agreement(plan_of("lp-proj", fields), array_form(at.owned.loaded))
     begin = time.monotonic()
-    reply = at.ask(call)
-    assert time.monotonic() - begin < 5
-    assert reply.kind in ("refused", "census")
+    reason = at.refusal(agreement(plan_of(method, fields, **settings), array_form(at.owned.loaded)))
+    assert reason.startswith("memory: ") and time.monotonic() - begin < 2
 
 
 def test_checks_of_a_large_frame_are_linear(tmp_path):

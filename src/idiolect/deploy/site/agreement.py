@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -130,9 +131,9 @@ class Agreement(RunDocument):
             raise ValueError(f"run must be a whole number of 32 bits, got {self.run}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be a whole number >= 0, got {self.seed}")
-        read_form(self.data)
+        _ = self.form
 
-    @property
+    @cached_property
     def form(self) -> TableForm | ArrayForm:
         return read_form(self.data)
 
@@ -350,6 +351,8 @@ class Builder:
                 # by the labels alone: which class is rarer would differ between sites
                 positive_class(agreement.form.labels, settings.positive),
             )
+            if contract.up_lengths()[1] > self.machine.most_bytes // AT_WORK:
+                raise SettingError("memory: coded messages must fit in the memory of this site")
             host_settings = replace(host_settings, memory=self.machine.most_bytes)
             return contract, host_settings, RoundTerms.of(settings)
 
