@@ -254,6 +254,22 @@ def test_a_preparation_cannot_read_cells_its_own_way(tmp_path):
     assert reason == "preparation: cells must be read as this site's owner says"
 
 
+@pytest.mark.parametrize("changes", [{"spread": [1e-34]}, {"centre": [1e300]}])
+def test_a_preparation_cannot_ask_how_large_a_value_is(tmp_path, changes):
+    """A scaled number beyond 32 bits would be refused: a search for the largest value."""
+    at = with_table(tmp_path / "s", table())
+    column = {"kind": "number", "count": 60, "sum": 3600.0, "missing": False}
+    prepared = combine(["age"], [{"age": column}], [{"age": {"squares": 100.0}}]).as_dict()
+    assert (
+        at.ask(agreement(plan_of("fedavg"), form(["age"], preparation=prepared))).kind == "census"
+    )
+    asked = len(at.site.usage.questions)
+    prepared["columns"][0].update(changes)
+    reason = at.refusal(agreement(plan_of("fedavg"), form(["age"], preparation=prepared)))
+    assert reason.startswith("preparation: centre and fill must be at most 1e+15")
+    assert len(at.site.usage.questions) == asked
+
+
 def test_refusals_are_no_oracle(tmp_path):
     """A list of classes, or a preparation, asks about values: one text, and few of them."""
     frame = table()

@@ -66,6 +66,7 @@ NO_WEIGHTS = (
     "server weighs them and checks what they claim, and weights would have to be trusted; leave "
     "the column out with --drop"
 )
+MOST_SCALE = 1e15  # of what numbers are scaled by in a preparation
 UNFIT = "the data of this site do not fit the contract"
 
 
@@ -296,6 +297,15 @@ def _preparation(form: TableForm) -> Preparation | None:
         raise Refused("data: the preparation is of other columns than the features")
     if prepared.cells != CellRules():  # a code for missing values would choose rows by their values
         raise Refused("preparation: cells must be read as this site's owner says")
+    numbers = [
+        n for c in prepared.columns for n in (*c.centre, *c.fill, *(1 / s for s in c.spread))
+    ]
+    if not all(abs(number) <= MOST_SCALE for number in numbers):
+        # scaled numbers beyond 32 bits are refused, which would tell how large a value is
+        raise Refused(
+            f"preparation: centre and fill must be at most {MOST_SCALE:g}, spread at least "
+            f"{1 / MOST_SCALE:g}"
+        )
     return prepared
 
 
