@@ -652,14 +652,6 @@ def _say_filled(counts: dict[str, int], kinds: dict[str, str], missing: str) -> 
         note(f"missing text is a category of its own, if training rows have it: {words}")
 
 
-def training_rows(
-    table: Any, options: TableOptions, features: Sequence[str], missing: str
-) -> pd.DataFrame:
-    """The training rows of a table, as `read_table` would choose them: for sums of its columns."""
-    complete = samples_used(table, options, features, missing)
-    return complete.frame[complete.train]
-
-
 def samples_used(
     table: Any, options: TableOptions, features: Sequence[str], missing: str
 ) -> TableSamples:
