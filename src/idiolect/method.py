@@ -77,6 +77,9 @@ class Traits:
     optimizers: tuple[str, ...] = ()
     # why there are none: the paper fixes the step, or derives more from it than the next model
     fixed_step: str = "it declares no vectors that one may step (Traits.optimizers)"
+    # what of a client's private model can be computed from its messages, where the message holds as
+    # many numbers as the model; "" where the private model is none of the message's business
+    discloses: str = ""
     counters: tuple[str, ...] = ()  # whole numbers that clients add to by `here.count`
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"paper": {"lr": 0.1}}
     # what the method is where a field is 0: {"lam": "this is Local"}; "steps" counts without epochs

@@ -137,6 +137,24 @@ def test_a_model_for_other_programs(trained, capsys, tmp_path):
     assert about["classes"] == ["no", "yes"]
 
 
+@pytest.mark.parametrize("more", [(), ("--format", "pt2")])
+def test_a_model_that_is_not_finite_is_not_exported(tmp_path, capsys, more):
+    """As earlier versions may have stored it: the rows are spoilt, and their file is sound."""
+    at = synthetic(tmp_path / "s")
+    _, engine = server_for(at)
+    engine.advance()
+    host, durable = at.site.service.host, at.site.service.durable
+    rows = {n: t.clone() for n, t in host.all_rows().items()}
+    rows["v"][0, 3] = float("nan")
+    host.store.write(torch.arange(4), 1, rows)
+    durable.concluded(1)
+    client = ("--client", "0") if more else ()
+    out = tmp_path / "out"
+    text = said(capsys, "export", "--state", at.path, "--to", out, *more, *client, code=1)
+    assert "is not finite after round 2" in text
+    assert not out.exists()
+
+
 def test_models_of_an_earlier_run_can_still_be_exported(tmp_path, capsys):
     at = synthetic(tmp_path / "s")
     for run in (1, 2):

@@ -43,11 +43,11 @@ TABLES = {
     ),
     "another class": (
         {"age": list(range(40)), "outcome": ["n", "maybe"] * 20},
-        "holds classes at this site that are not among the 2 agreed",
+        "the data of this site do not fit the contract",
     ),
     "text in place of numbers": (
         {"age": ["young", "old"] * 20, "outcome": ["n", "y"] * 20},
-        "data: column 'age' holds categories",
+        "the data of this site do not fit the contract",
     ),
 }
 

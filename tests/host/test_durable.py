@@ -326,3 +326,47 @@ def test_facts_that_are_no_json_are_refused_by_name(scaffold, tmp_path):
     with pytest.raises(ValueError, match=r"host\.json"):
         service_on(scaffold, tmp_path)
     assert Call.open(scaffold.calls[0]).kind == "update"
+
+
+def test_what_a_round_changed_is_on_disk_before_its_file_has_a_name(
+    scaffold, tmp_path, monkeypatch
+):
+    """And the name is before the round counts: a power cut leaves all of it, or nothing."""
+    service = service_on(scaffold, tmp_path)
+    seen = []
+    sync, replace = os.fsync, os.replace
+
+    def synced(handle):
+        seen.append(("sync", os.readlink(f"/proc/self/fd/{handle}")))
+        sync(handle)
+
+    def renamed(before, after):
+        seen.append(("rename", str(before), str(after)))
+        replace(before, after)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    scaffold.replayed(service, 0, 1)
+    file = str(tmp_path / "round-000000000001.safetensors")
+    (at,) = [k for k, event in enumerate(seen) if event[0] == "rename" and event[2] == file]
+    temporary = seen[at][1]
+    assert ("sync", temporary) in seen[:at]
+    assert ("sync", str(tmp_path)) in seen[at + 1 :]
+
+
+def test_all_rows_are_on_disk_before_their_folder_has_a_name(scaffold, tmp_path, monkeypatch):
+    service = service_on(scaffold, tmp_path)
+    scaffold.replayed(service, 0, 1)
+    seen = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda f: seen.append(os.readlink(f"/proc/self/fd/{f}")) or sync(f)
+    )
+    monkeypatch.setattr(os, "replace", lambda a, b: seen.append(f"{a} > {b}") or replace(a, b))
+    service.durable.rewrite(0)
+    final = f" > {tmp_path}/base-"
+    (at,) = [k for k, event in enumerate(seen) if final in event and event.count("/base-") == 1]
+    folder = seen[at].split(" > ")[0]
+    names = ("private.safetensors", "channel.safetensors")
+    assert {f"{folder}/{name}" for name in names} | {folder} <= set(seen[:at])
+    assert str(tmp_path) in seen[at + 1 :]

@@ -49,8 +49,8 @@ def load(arguments: list[str]) -> Callable[[list[str]], None]:
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0 on success, 1 if the system refused (a full disk), 2 for a setting that is refused, 130
-    after Ctrl-C, 143 after SIGTERM.
+    0 on success, 1 if the system refused (a full disk) or a model is not finite, 2 for a setting
+    that is refused, 130 after Ctrl-C, 143 after SIGTERM.
     """
     print_anything()
     fit_pipe()
@@ -91,7 +91,7 @@ def _exit_code(arguments: list[str]) -> int:
             raise
         text = lines(error) if several_lines else shown(error)
         print(f"error: {in_flags(text)}", file=sys.stderr)
-        return 1 if disk_is_full(error) else 2
+        return 1 if disk_is_full(error) else getattr(error, "exit_code", 2)
 
 
 def _run(arguments: list[str]) -> None:

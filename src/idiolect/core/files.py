@@ -18,6 +18,7 @@ import shlex
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -298,8 +299,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys are there once each."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"the key {twice[:80]!r} is there twice")
     return value
 

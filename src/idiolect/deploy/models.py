@@ -45,6 +45,12 @@ FORMAT = 2
 MOST_TRIES = 20  # while the process at work replaces the files that are read
 
 
+class NotFinite(SettingError):
+    """A model that is not finite: nothing that was asked is wrong, and there is no model."""
+
+    exit_code = 1
+
+
 @dataclass(frozen=True)
 class ModelDescription:
     """What exported weights belong to."""
@@ -60,6 +66,8 @@ class ModelDescription:
 
 def export(models: SiteModels, folder: Path, site: str) -> list[Path]:
     """Every client's model; the files, of which the last two describe the others."""
+    for client in models.ids:
+        models.module(client)  # NotFinite before anything is written
     target = private_folder(folder)
     index = {}
     paths = []
@@ -218,7 +226,13 @@ class SiteModels:
         if str(client) not in by_text:
             raise unknown_client(client, tuple(self.members.ids))
         wire_id = int(self.host.wire_ids[by_text[str(client)]])
-        return self.task.module_of(self.host.personal(self.version, self._down, wire_id))
+        x = self.host.personal(self.version, self._down, wire_id)
+        if not bool(x.isfinite().all()):
+            raise NotFinite(
+                f"model: that of client {client!r} is not finite after round {self.rounds}: it is "
+                "of no use, and not written; an earlier run's may be (--run)"
+            )
+        return self.task.module_of(x)
 
     def tensors(self, client: ClientId) -> dict[str, Tensor]:
         """The same by the names of its parameters, in the order of the module."""

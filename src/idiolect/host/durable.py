@@ -310,9 +310,14 @@ class Durable:
 
 def rounds_on_disk(folder: Path) -> int:
     """How many rounds the rows in a folder are of, by the names of its files."""
+    return max(versions_on_disk(folder), default=-1) + 1
+
+
+def versions_on_disk(folder: Path) -> list[int]:
+    """The rounds that the files in a folder are of, increasing, by their names."""
     names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
     matches = [m for name in names for m in (_BASE.fullmatch(name), _ROUND.fullmatch(name)) if m]
-    return max((int(match[1]) for match in matches), default=0)
+    return sorted({int(match[1]) - 1 for match in matches})
 
 
 def _number(path: Path) -> int:

@@ -166,6 +166,21 @@ class Host:
         if self.store.keep:
             self.store.back(everyone, version)
 
+    def undo_not_finite(self, version: int) -> int:
+        """Clients whose rows a round has made not finite have those from before it; how many."""
+        broken = torch.zeros(self.data.clients, dtype=torch.bool)
+        stores = [store for store in (self.store, self.coder) if store.rows and store.keep]
+        for store in stores:
+            written = (store.version == version).nonzero().flatten()
+            for rows in written.split(self.chunk) if len(written) else ():
+                parts = [t for t in store.read(rows).values() if t.is_floating_point()]
+                for t in parts:
+                    broken[rows] |= ~t.flatten(1).isfinite().all(1).cpu()
+        clients = broken.nonzero().flatten()
+        for store in stores:
+            store.back(clients, version)
+        return len(clients)
+
     def _send(
         self, version: int, down: State, waiting: list[tuple[Tensor, State]]
     ) -> tuple[Ragged, np.ndarray]:
@@ -279,7 +294,11 @@ class Host:
 
     def open_down(self, order: RoundRequest) -> State:
         """The message down of an order, checked."""
-        return self._open(self.contract.down, order.down, order.version, self.contract.task.device)
+        return self.open_message(order.version, order.down)
+
+    def open_message(self, version: int, message: bytes) -> State:
+        """A message down, checked."""
+        return self._open(self.contract.down, message, version, self.contract.task.device)
 
     def _open(
         self, schema: wire.Schema, message: bytes, version: int, device: torch.device

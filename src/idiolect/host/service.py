@@ -91,6 +91,17 @@ class Service:
         self._begun = order
         return calls.sent_reply(update)
 
+    def undo(self, version: int) -> None:
+        """The round under way has not happened: its messages do not leave."""
+        self.host.undo(version)
+        if self._begun is not None and self._begun.version == version:
+            self._begun = None
+
+    @property
+    def begun(self) -> int | None:
+        """The round under way, whose end has not been announced."""
+        return None if self._begun is None else self._begun.version
+
     def _go_back(self, version: int) -> None:
         """A round that was concluded is done again: the server was restarted from before it.
 
@@ -117,7 +128,11 @@ class Service:
     def _conclude(self, call: Call) -> Call:
         verdict = calls.read_verdict(call)
         if verdict.version > self.concluded:
-            self._abandon(verdict.version)
+            if self._begun is None or self._begun.version != verdict.version:
+                raise Refused(
+                    f"version must be that of the round under way, got {verdict.version}: it was "
+                    "not begun here, or not since this host was started"
+                )
             self._end(verdict)
         return self._status(call)
 

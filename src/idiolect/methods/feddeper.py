@@ -7,7 +7,7 @@ sampled client; 2 `steps` gradients (`feddeper*` halves the steps). Keeps: the p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -49,6 +49,11 @@ class FedDeper(Method):
         "lines 7 and 8 of a step use one mini-batch (the paper does not say)",
         acts_with={"batching": ("replace", "epochs")},
     )
+
+    def refine(self, traits: Traits) -> Traits:
+        if self.lam < 1:
+            return traits
+        return replace(traits, discloses="with lam=1 the private model is the one that is sent")
 
     def weigh(self, samples: Tensor) -> Tensor:
         return torch.ones_like(samples)

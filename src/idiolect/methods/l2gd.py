@@ -36,6 +36,7 @@ class L2gd(Averaging):
 
     traits = Traits(
         trains="everyone",
+        discloses="the private model is the message",
         shares_statistics=False,
         needs_round="its models are drawn to the mean of all of them at the toss of a common coin",
         fixed_step="its mean and gradient steps are one random gradient step, with one step size α",

@@ -8,7 +8,7 @@ every client. Keeps: the client's model. P is made from the seed on every side a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,15 @@ class LpProj(Averaging):
         "the shared point starts at 0 (the public code), or at P x0, so that P = I is pFedMe",
         choices=("zero", "x0"),
     )
+
+    def refine(self, traits: Traits) -> Traits:
+        if self.p == 1:  # signs alone
+            return traits
+        disclosed = (
+            "w - ηλ ∂||w - P x|| is sent, and w and P are known: P x follows from it, and x where "
+            "P has an inverse"
+        )
+        return replace(traits, discloses=disclosed)
 
     def check(self, task: Task) -> None:
         projections.check(self.spec(task), task.d)

@@ -30,6 +30,8 @@ class PFedMe(Averaging):
 
     traits = Traits(
         trains="everyone",
+        discloses="w - ηλ (w - θ) is sent, and w is known: θ follows from it with alternations=1, "
+        "and a mean of its iterates with more",
         row_messages=True,
         rates=("lr", "share", "personal_lr"),
         counters=INNER,

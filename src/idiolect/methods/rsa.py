@@ -57,9 +57,11 @@ class Rsa(Method):
 
     def refine(self, traits: Traits) -> Traits:
         if self.server_step == "mean":
-            return traits
+            direction = "the message has the direction of w - x, and w is known: x follows from two"
+            return traits if self.p == 1 else replace(traits, discloses=direction)
         sums = "its server adds up Σ ∂||w - x_i|| over the models of all clients"
-        return replace(traits, linear=False, needs_round=sums)
+        private = "the private model is the message"
+        return replace(traits, linear=False, needs_round=sums, discloses=private)
 
     def weigh(self, samples: Tensor) -> Tensor:
         return torch.ones_like(samples)

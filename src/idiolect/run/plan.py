@@ -150,18 +150,19 @@ class Plan:
     def make_task(self, federation: Federation) -> Task:
         loss = self.loss or default_loss(federation)
         named_loss(loss)  # refuses an unknown one
+        make = self.model_maker(federation)
+        make()  # refuse a bad one now, not under the first seed
+        initial = build(Initial, self.task_options, "task")
+        return Task(make, loss, **initial.as_dict())
+
+    def model_maker(self, federation: Federation) -> Callable[[], nn.Module]:
+        """Makes the model of this plan for such data."""
+        loss = self.loss or default_loss(federation)
         shape = federation.shape
         outputs = federation.classes if loss == "cross_entropy" else 1
         tokens = not federation.inputs.is_floating_point()
         name = self.model or ("transformer" if tokens else models.default(shape, outputs))
-        # refuse a bad one now, not under the first seed
-        models.make(name, shape, outputs, **self.model_options)
-        initial = build(Initial, self.task_options, "task")
-        return Task(
-            partial(models.make, name, shape, outputs, **self.model_options),
-            loss,
-            **initial.as_dict(),
-        )
+        return partial(models.make, name, shape, outputs, **self.model_options)
 
 
 def default_loss(federation: Federation) -> str:

@@ -31,7 +31,7 @@ def test_both_sides_come_to_the_same_contract(federation, method, settings):
     plan = plan_of(method, **settings)
     session = session_of(plan, federation)
     agreement = Agreement(plan.as_dict(), RUN, 0, array_form(federation))
-    made, host_settings = Builder()(agreement, federation, ())
+    made, host_settings, _ = Builder()(agreement, federation, ())
     assert made.checksum == session.contract.checksum
     assert made.up == session.contract.up and made.down == session.contract.down
     theirs = session.hosts[0].settings

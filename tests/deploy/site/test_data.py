@@ -10,7 +10,7 @@ from deploy.sites import agreement, plan_of
 from idiolect.core.knobs import SettingError
 from idiolect.data.federation import Federation
 from idiolect.data.prepare.federated import combine, means
-from idiolect.deploy.site.data import SiteData
+from idiolect.deploy.site.data import UNFIT, SiteData
 from idiolect.host.calls import Call
 
 PLAN = plan_of("fedavg")
@@ -51,20 +51,32 @@ def test_a_regression_has_no_classes(tmp_path):
         ({"features": ["age", "weight"]}, "column 'weight' is not in this site's table"),
         ({"target": "sick"}, "column 'sick' is not in this site's table"),
         ({"features": ["age", "ill"]}, "column 'ill' is no feature at this site"),
-        ({"features": ["age", "sex"]}, "column 'sex' holds categories"),
-        (
-            {"classes": ["no", "maybe"]},
-            "holds classes at this site that are not among the 2 agreed",
-        ),
         ({"features": []}, "features must be one or more columns"),
         ({"features": ["age", "age"]}, "each named once"),
         ({"preparation": {"columns": 3}}, "preparation: it cannot be used"),
-        ({"classes": [], "target": "ill"}, "its owner sees why"),
+        ({"classes": ["no", "yes", "no"]}, "classes must be at most 65536, each named once"),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path, changes, reason):
+def test_what_does_not_fit_by_its_names_is_named(tmp_path, changes, reason):
     at = with_table(tmp_path / "s", table())
     assert reason in refusal(at, **changes)
+    assert not at.site.usage.questions
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"features": ["age", "sex"]}, "column 'sex' holds categories"),
+        ({"classes": ["no", "maybe"]}, "holds classes that are not among the 2 agreed"),
+        ({"classes": [], "target": "ill"}, "numbers"),
+    ],
+)
+def test_what_does_not_fit_by_its_values_is_told_to_the_owner_alone(tmp_path, changes, reason):
+    at = with_table(tmp_path / "s", table())
+    assert refusal(at, **changes) == UNFIT
+    assert reason in at.told[-1]
+    assert len(at.site.usage.questions) == 1
+    assert UNFIT in at.log()[-1]["verdict"] and reason not in at.log()[-1]["verdict"]
 
 
 def test_what_the_owner_keeps_is_no_feature(tmp_path):
@@ -83,14 +95,14 @@ def test_values_of_rows_are_told_to_the_owner_alone(tmp_path):
     frame.loc[7, "age"] = "John Smith"
     at = with_table(tmp_path / "s", frame)
     reason = refusal(at)
-    assert reason == "this site's data cannot be read as agreed; its owner sees why"
+    assert reason == UNFIT
     assert any("John Smith" in line for line in at.told)
 
 
 def test_missing_values_are_the_owners_choice(tmp_path):
     frame = table()
     frame.loc[3, "age"] = np.nan
-    assert "its owner sees why" in refusal(with_table(tmp_path / "s", frame))
+    assert refusal(with_table(tmp_path / "s", frame)) == UNFIT
     at = with_table(tmp_path / "t", frame, missing="mean")
     assert at.ask(agreement(PLAN, form())).kind == "census"
 

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 
@@ -10,9 +11,11 @@ from deploy.sites import agreement, array_form, plan_of
 from host.replay import digest
 from idiolect import data
 from idiolect.core.knobs import SettingError
+from idiolect.deploy.site.data import UNFIT
 from idiolect.deploy.site.rules import Rules
 from idiolect.host import calls
 from idiolect.host.calls import Call
+from idiolect.wire import messages as wire
 
 EVERYONE = torch.arange(4)
 
@@ -125,6 +128,36 @@ def test_metrics_of_few_samples_do_not_leave(tmp_path, federation):
         assert not measured.rows.nan_to_num(0.0).any()
 
 
+@pytest.mark.parametrize("metrics", ["f1", "auc", "auc,f1", "rmse,r2"])
+def test_metrics_of_clients_with_few_samples_stay_while_those_of_others_leave(tmp_path, metrics):
+    """Two wards of forty test samples, one of four: its figures, and all that is pooled, stay."""
+    sizes = {"er": 40, "icu": 4, "surgery": 40}
+    frame = pd.concat(
+        [table(200, seed=k).assign(ward=w)[: 60 + n] for k, (w, n) in enumerate(sizes.items())]
+    )
+    frame["part"] = [p for n in sizes.values() for p in ["train"] * 60 + ["test"] * n]
+    rules = {"metrics": f"accuracy,loss,{metrics}", "min_samples": 10}
+    at = with_table(tmp_path / "s", frame, rules, client="ward", split="part")
+    plan = plan_of("fedavg", metrics=metrics)
+    values = {"features": ["age"], "classes": [], "target": "bp"} if "rmse" in metrics else {}
+    assert at.ask(agreement(plan, form(**values))).kind == "census"
+    contract, ids = at.site.agreed.contract, torch.arange(3)
+    facts = {"wire_ids": ids.tolist(), "checksum": contract.checksum, "validation": True}
+    at.ask(Call("enrol", facts))
+    w = torch.arange(contract.task.d, dtype=torch.float64)
+    down = wire.pack_down({"w": w - 3}, 77, 0, contract.checksum)
+    reply = at.ask(calls.evaluate_call("evaluate", 0, down, ids, ("test",)))
+    figures = calls.read_scores(reply, ids, at.site.agreed.settings.metrics)["test"]
+    assert figures.samples.tolist() == [40, 0, 40] and figures.loss[1] == 0
+    assert set(figures.metrics) == set(metrics.split(","))
+    whole = at.site.service.host.evaluate(0, down, ids, ("test",))["test"]
+    for name, measured in figures.metrics.items():
+        assert whole.metrics[name].rows[1].abs().sum() > 0  # there is something to withhold
+        if measured.rows.numel():
+            assert not measured.rows[1].nan_to_num(0.0).any(), name
+        assert not measured.counts.any(), name  # of all clients together
+
+
 def test_sums_of_columns_leave_only_if_allowed_and_of_enough_rows(tmp_path):
     call = Call(
         "sums", {"pass": 1, "data": {"target": "ill", "features": ["age"]}, "missing": "refuse"}
@@ -133,14 +166,15 @@ def test_sums_of_columns_leave_only_if_allowed_and_of_enough_rows(tmp_path):
     assert at.ask(call).kind == "sums"
     assert "counts and sums of 1 column" in at.log()[-1]["content"]
     at.restarted(min_samples=1000)
-    assert "min_samples" in at.refusal(call)
+    assert at.refusal(call) == UNFIT and "min_samples" in at.told[-1]
     at.restarted(sums=False, min_samples=1)
     assert "lets no sums of columns leave" in at.refusal(call)
 
 
 def test_a_site_without_enough_samples_takes_no_part(tmp_path):
     at = with_table(tmp_path / "s", table(40), rules={"min_samples": 100})
-    assert "min_samples: no client" in at.refusal(agreement(plan_of("fedavg"), form()))
+    assert at.refusal(agreement(plan_of("fedavg"), form())) == UNFIT
+    assert "no client has 100 training samples" in at.told[-1]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 import asyncio
 import os
 import select
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -219,3 +222,54 @@ def test_replies_that_are_too_large_are_refused_unread(path):
     with listening(path), pytest.raises(TooLarge):
         exchange(str(path), b"much", 1000, 10)
     assert os.listdir(path.parent) == []
+
+
+STUCK = """
+import sys, time
+from pathlib import Path
+from idiolect.deploy.site.sockets import SocketServer
+
+class Stuck:
+    def handle(self, frame):
+        print("at work", flush=True)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            sum(range(1000))
+        return b""
+
+    def refuse(self, reason):
+        return b""
+
+    def most_bytes(self):
+        return 1000
+
+SocketServer(Path(sys.argv[1]), Stuck()).run()
+"""
+
+
+def test_a_call_that_never_ends_is_ended_by_the_second_sigterm(path):
+    import idiolect
+
+    source = os.path.dirname(os.path.dirname(idiolect.__file__))
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    try:
+        while not path.exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        peer = connected(path)
+        write_frame(peer, b"anything")
+        assert process.stdout.readline() == b"at work\n"
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)  # the call under way is finished first
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 128 + signal.SIGTERM
+        assert not path.exists()
+        peer.close()
+    finally:
+        process.kill()
+        process.stdout.close()

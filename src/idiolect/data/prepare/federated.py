@@ -63,16 +63,23 @@ class NumberSquares:
     squares: float
 
 
-def first_sums(rows: pd.DataFrame, features: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What a site sends first: counts and sums, or names of categories."""
+def first_sums(
+    rows: pd.DataFrame, features: Sequence[str], least: int = 1
+) -> dict[str, dict[str, Any]]:
+    """What a site sends first: counts and sums, or names of categories.
+
+    A category with fewer rows than `least` is not named: its rows will be as those of a category
+    that training did not have. As few missing values are not mentioned.
+    """
     columns: dict[str, dict[str, Any]] = {}
     for name in features:
         column = rows[name]
         kind = kind_of(column, name)
-        missing = bool(column.isna().any())
+        missing = int(column.isna().sum()) >= least
         if kind == CATEGORY:
             codes, distinct = coded(column)
-            present = [distinct[c] for c in np.unique(codes[codes >= 0])]
+            present_codes, counts = np.unique(codes[codes >= 0], return_counts=True)
+            present = [distinct[c] for c in present_codes[counts >= least]]
             if len(present) > MOST_CATEGORIES:
                 raise SettingError(
                     f"column {name!r} has {len(present)} distinct values; at most "

@@ -662,14 +662,13 @@ def _say_filled(counts: dict[str, int], kinds: dict[str, str], missing: str) -> 
         note(f"missing text is a category of its own, if training rows have it: {words}")
 
 
-def training_rows(
+def samples_used(
     table: Any, options: TableOptions, features: Sequence[str], missing: str
-) -> pd.DataFrame:
-    """The training rows of a table, as `read_table` would choose them: for sums of its columns."""
+) -> TableSamples:
+    """The rows of a table that `read_table` would choose, with the client and split of each."""
     samples, _ = table_samples(table, options)
     kinds = {name: kind_of(samples.frame[name], name) for name in features}
-    complete = _without_missing(samples, kinds, missing)
-    return complete.frame[complete.train]
+    return _without_missing(samples, kinds, missing)
 
 
 # -- files ---------------------------------------------------------------------------------------

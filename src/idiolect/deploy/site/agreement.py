@@ -6,32 +6,41 @@ a message names it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ...core.documents import decode, encode
 from ...core.files import read_document, write_document
-from ...core.knobs import Knobs, SettingError, knob
+from ...core.knobs import Factors, Knobs, SettingError, knob, whole
 from ...core.registry import only_names
 from ...core.types import Id
 from ...data.federation import Federation
 from ...data.splits import SPLITS
 from ...host.host import HostSettings
 from ...host.metrics import positive_class
+from ...host.service import Refused
 from ...run.contract import build_contract
 from ...run.model_check import behaviour_on
 from ...run.plan import Plan
-from ...run.settings import check_device
+from ...run.schedule import Schedule
+from ...run.settings import Settings, check_device
 from ...server.protocol import Contract
 
 TABLE = "table"
 ARRAY = "array"
 MOST_CLIENTS = 1 << 20  # of a site
+MOST_CLASSES = 1 << 16  # of a target
 MOST_SAMPLES = 1 << 40  # of a client
+AT_WORK = 8  # vectors of a model's size that a client at work takes
+MOST_PARAMETERS = 10_000  # tensors of a model
 MOST_NAME = 200  # characters of an id or of the name of a site
 DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
 
@@ -50,6 +59,8 @@ class TableForm:
     def __post_init__(self) -> None:
         if not self.features or len(set(self.features)) < len(self.features):
             raise ValueError("features must be one or more columns, each named once")
+        if len(self.classes) > MOST_CLASSES or len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"classes must be at most {MOST_CLASSES}, each named once")
 
     @property
     def labels(self) -> tuple[bool | int | float | str, ...]:
@@ -120,9 +131,9 @@ class Agreement(RunDocument):
             raise ValueError(f"run must be a whole number of 32 bits, got {self.run}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be a whole number >= 0, got {self.seed}")
-        read_form(self.data)
+        _ = self.form
 
-    @property
+    @cached_property
     def form(self) -> TableForm | ArrayForm:
         return read_form(self.data)
 
@@ -207,6 +218,80 @@ class SiteCensus:
         return [getattr(client, split) for client in self.clients]
 
 
+# -- what orders may vary --------------------------------------------------------------------------
+@dataclass(frozen=True)
+class RoundTerms:
+    """What the orders of a run may vary from round to round: the agreed schedule, and no more.
+
+    >>> terms = RoundTerms(Schedule.parse("step:10:0.5"), 100, 64, "replace")
+    >>> terms.factors(25)
+    {'rates': 0.25}
+    >>> terms.in_words(25)
+    'rates x 0.25, batch 64'
+    """
+
+    schedule: Schedule
+    rounds: int
+    batch: int
+    batching: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> RoundTerms:
+        """Those of the settings of a plan."""
+        return cls(settings.schedule, settings.rounds, settings.batch, settings.batching)
+
+    def factors(self, version: int) -> Factors:
+        """What the settings of the plan are multiplied by in a round."""
+        try:
+            return self.schedule.factors(version, max(self.rounds, 1))
+        except (OverflowError, ZeroDivisionError):
+            raise Refused(f"factors: the agreed schedule has no value in round {version}") from None
+
+    def batch_of(self, version: int) -> int:
+        """Samples of a mini-batch in a round; 0 for all that a client has."""
+        if self.batching == "full":
+            return 0
+        return whole(self.batch, self.factors(version).get("batch", 1.0))
+
+    def check_batches(self, least: int, most: float) -> None:
+        """Refuse terms under which a round would go below the smallest batch, or beyond `most`.
+
+        The ends of the schedule are looked at now, each round when it comes.
+        """
+        for version in {0, max(self.rounds - 1, 0)}:
+            self.check_batch(version, least, most)
+
+    def check_batch(self, version: int, least: int, most: float) -> None:
+        """Refuse a round with mini-batches of too few samples, or of more than memory holds."""
+        batch = self.batch_of(version)
+        if self.batching != "full" and batch < least:
+            raise Refused(
+                f"min_batch: mini-batches must have at least {least} samples at this site, got "
+                f"{batch}"
+            )
+        if batch > most:
+            raise Refused(f"memory: mini-batches of {batch} samples are too large for this site")
+
+    def check(self, version: int, factors: Factors) -> None:
+        """Refuse an order whose factors are not those that the schedule has for its round."""
+        agreed = self.factors(version)
+        alike = factors.keys() == agreed.keys() and all(
+            math.isclose(factors[name], agreed[name], rel_tol=1e-9, abs_tol=1e-12)
+            for name in agreed
+        )
+        if not alike:
+            names = ", ".join(sorted(factors.keys() | agreed.keys()))[:80]
+            raise Refused(
+                f"factors must be those of the agreed schedule in round {version}: {names}"
+            )
+
+    def in_words(self, version: int) -> str:
+        """What an order varies, for the log."""
+        words = [f"{name} x {factor:.4g}" for name, factor in self.factors(version).items()]
+        batch = self.batch_of(version)
+        return ", ".join([*words, f"batch {batch}" if batch else "batches of all samples"])
+
+
 # -- the contract ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Machine(Knobs):
@@ -215,6 +300,11 @@ class Machine(Knobs):
     device: str = knob("cpu", "cpu, cuda, cuda:1, mps, ...")
     threads: int = knob(0, "CPU threads; 0 = torch's choice", low=0)
     memory: float = knob(2.0, "GiB for clients at work, and for private rows in memory", above=0)
+
+    @property
+    def most_bytes(self) -> int:
+        """The same in bytes."""
+        return int(self.memory * 2**30)
 
 
 def check_machine(machine: Machine) -> None:
@@ -232,7 +322,7 @@ class Builder:
 
     def __call__(
         self, agreement: Agreement, federation: Federation, allowed: tuple[str, ...]
-    ) -> tuple[Contract, HostSettings]:
+    ) -> tuple[Contract, HostSettings, RoundTerms]:
         """SettingError where the agreement asks for what there is not, or may not be."""
         plan = Plan.read(agreement.plan, "plan")
         _check_plan(plan)
@@ -244,7 +334,13 @@ class Builder:
             # device and memory are the owner's, and no part of the contract
             numerics = settings.numerics(agreement.seed)
             numerics = replace(numerics, device=torch.device(self.machine.device))
+            most = self.machine.most_bytes // (AT_WORK * numerics.dtype.itemsize)
+            check_size(plan, federation, most)
             task = plan.make_task(federation).under(numerics)
+            numbers = sum(method.message(task).values())
+            if numbers > most:
+                raise SettingError(f"memory: messages must have at most {most} numbers here")
+            method.check(task)
             behaviour_on(task, federation)
             contract, host_settings = build_contract(
                 method,
@@ -255,7 +351,41 @@ class Builder:
                 # by the labels alone: which class is rarer would differ between sites
                 positive_class(agreement.form.labels, settings.positive),
             )
-            return contract, replace(host_settings, memory=int(self.machine.memory * 2**30))
+            if contract.up_lengths()[1] > self.machine.most_bytes // AT_WORK:
+                raise SettingError("memory: coded messages must fit in the memory of this site")
+            host_settings = replace(host_settings, memory=self.machine.most_bytes)
+            return contract, host_settings, RoundTerms.of(settings)
+
+
+def check_size(plan: Plan, federation: Federation, most: int) -> None:
+    """Refuse a model of more than `most` parameters before any of them takes memory.
+
+    It is made without memory (torch's meta device), and given up at the parameter that is too many.
+    Code of the owner's own that cannot be made so is theirs to bound.
+    """
+    counts = {"numbers": 0, "parameters": 0}
+
+    def count(module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        counts["numbers"] += 0 if parameter is None else parameter.numel()
+        counts["parameters"] += 1
+        if counts["numbers"] > most or counts["parameters"] > MOST_PARAMETERS:
+            raise SettingError(
+                f"memory: the model must have at most {most} numbers in at most {MOST_PARAMETERS} "
+                "parameters at this site"
+            )
+
+    make = plan.model_maker(federation)
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        with torch.device("meta"):
+            make()
+    except SettingError:
+        raise
+    except Exception:
+        if ":" not in plan.model:
+            raise
+    finally:
+        handle.remove()
 
 
 def _check_plan(plan: Plan) -> None:

@@ -15,6 +15,7 @@ differ in one of them could be subtracted from each other. The server combines t
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -32,8 +33,10 @@ from ...core.text import plural
 from ...core.types import leaves
 from ...data.federation import Federation
 from ...data.prepare import Preparation
+from ...data.prepare.cells import CellRules
 from ...data.prepare.columns import CATEGORY, coded, read_names
 from ...data.prepare.federated import MISSING, first_sums, second_sums
+from ...data.prepare.fit import TableSamples
 from ...data.read.tables import (
     ONE_CLIENT,
     ROLES,
@@ -41,9 +44,10 @@ from ...data.read.tables import (
     TableOptions,
     clean_cells,
     read_table,
-    training_rows,
+    samples_used,
     with_one_client,
 )
+from ...data.splits import SPLITS
 from ...host.calls import Call
 from ...host.service import Refused
 from ...run.predict import sample_form
@@ -62,7 +66,15 @@ NO_WEIGHTS = (
     "server weighs them and checks what they claim, and weights would have to be trusted; leave "
     "the column out with --drop"
 )
-UNREADABLE = "this site's data cannot be read as agreed; its owner sees why"
+MOST_SCALE = 1e15  # of what numbers are scaled by in a preparation
+UNFIT = "the data of this site do not fit the contract"
+
+
+def unfit(reason: str | SettingError) -> Refused:
+    """A refusal that depends on the data: the network gets one text, the owner the reason."""
+    refusal = Refused(UNFIT)
+    refusal.__cause__ = reason if isinstance(reason, SettingError) else SettingError(reason)
+    return refusal
 
 
 @dataclass(frozen=True)
@@ -134,9 +146,47 @@ class SiteData:
         return federation.of(np.array_split(np.arange(federation.clients), int(of))[int(part) - 1])
 
     # -- as a federation wants them --------------------------------------------------------------
+    def check_form(self, form: TableForm | ArrayForm) -> None:
+        """Refuse, by name, what the columns and the owner's options alone tell not to fit."""
+        if isinstance(form, TableForm):
+            self.table(form.target, form.features)
+            _preparation(form)
+        else:
+            self._arrays(form)
+
     def agreed(self, form: TableForm | ArrayForm) -> Federation:
-        """The data in the agreed form; Refused names what does not fit, and no value of a row."""
+        """The data in the agreed form; what does not fit is Refused without a word about it."""
         return self._table(form) if isinstance(form, TableForm) else self._arrays(form)
+
+    def rows(self, form: TableForm | ArrayForm) -> str:
+        """SHA-256 of which rows are used, and of the client and split of each."""
+        if isinstance(form, ArrayForm):
+            sizes = np.stack([self.loaded.sizes(split).numpy() for split in SPLITS])
+            return _digest(*map(str, self.loaded.ids), sizes.tobytes())
+        prepared = _preparation(form)
+        missing = self.reader.missing if prepared is None else prepared.missing
+        return self.rows_of(form.target, form.features, missing)
+
+    def rows_of(self, target: str, features: Sequence[str], missing: str) -> str:
+        """The same of these columns of a table."""
+        return self.digest_of(self.samples(target, features, missing))
+
+    def samples(self, target: str, features: Sequence[str], missing: str) -> TableSamples:
+        """The rows that are used with these columns."""
+        options = self.reading(TableForm(target, list(features), [], None))
+        try:
+            return samples_used(self.table(target, features), options, features, missing)
+        except SettingError as error:
+            raise error if isinstance(error, Refused) else unfit(error) from error
+
+    def digest_of(self, samples: TableSamples) -> str:
+        """SHA-256 of these rows."""
+        import pandas as pd
+
+        numbers = pd.util.hash_pandas_object(samples.frame.index).to_numpy(dtype=np.uint64)
+        ids = [str(client) for client in samples.ids]
+        columns = (numbers, samples.client.astype(np.int64), samples.part.astype(np.int64))
+        return _digest(*ids, *(np.ascontiguousarray(column).tobytes() for column in columns))
 
     def _arrays(self, form: ArrayForm) -> Federation:
         if self.is_table:
@@ -154,32 +204,24 @@ class SiteData:
 
     def _table(self, form: TableForm) -> Federation:
         frame = self.table(form.target, form.features)
+        prepared = _preparation(form)
         classes = tuple(form.classes)
         _, labels = coded(frame[form.target].dropna()) if classes else (None, ())
-        if any(value not in classes for value in labels):
-            raise Refused(
-                f"data: column {form.target!r} holds classes at this site that are not among the "
-                f"{len(classes)} agreed"
+        if not set(labels) <= set(classes):
+            raise unfit(
+                f"column {form.target!r} holds classes that are not among the {len(classes)} agreed"
             )
-        prepared = None
-        if form.preparation is not None:
-            try:
-                prepared = Preparation.from_dict(form.preparation)
-            except SettingError as error:
-                raise Refused(str(error)) from None
-            if [column.name for column in prepared.columns] != form.features:
-                raise Refused("data: the preparation is of other columns than the features")
         try:
             federation = read_table(frame, self.reading(form), self.site, prepared, classes)
         except SettingError as error:
-            raise Refused(UNREADABLE) from error
+            raise unfit(error) from error
         preparation = federation.preparation
         assert preparation is not None
         texts = [c.name for c in preparation.columns if c.kind == CATEGORY]
         if prepared is None and texts:
-            raise Refused(
-                f"data: column {texts[0]!r} holds categories, whose names all sites must know; "
-                "a preparation is needed (preparation federated)"
+            raise unfit(
+                f"column {texts[0]!r} holds categories, whose names all sites must know; "
+                "a preparation is needed (scale federated)"
             )
         return federation
 
@@ -190,14 +232,14 @@ class SiteData:
         try:
             frame = self.frame
         except SettingError as error:
-            raise Refused(UNREADABLE) from error
+            raise unfit(error) from error
         for name in (target, *features):
             if name not in frame.columns:
                 raise Refused(f"data: column {name!r} is not in this site's table")
         own = self.options.get("target")
         if own and own != target:
             raise Refused(f"data: {target!r} is to be predicted; this site's owner allows another")
-        allowed = read_names(self.options.get("features"))
+        allowed = {*read_names(self.options.get("features"))}
         withheld = {*read_names(self.options.get("drop"))}
         roles = [role for role in ROLES if role != "target"]
         withheld |= {self.options[role] for role in roles if self.options.get(role)}
@@ -232,7 +274,7 @@ class SiteData:
         """
         positions = (federation.sizes("train") >= least).nonzero().flatten().tolist()
         if not positions:
-            raise Refused("min_samples: no client of this site has as many training samples")
+            raise unfit(f"no client has {least} training samples (min_samples)")
         names = federation.names
         if not own_names:
             several = [f"{self.site}/{k + 1}" for k in range(federation.clients)]
@@ -240,6 +282,62 @@ class SiteData:
         ids = [federation.ids[k] for k in positions]
         return Members(
             ids, [names[k] for k in positions], {"name": federation.name, **sample_form(federation)}
+        )
+
+
+def _preparation(form: TableForm) -> Preparation | None:
+    """The preparation that a form has; Refused where it is none, or reads cells its own way."""
+    if form.preparation is None:
+        return None
+    try:
+        prepared = Preparation.from_dict(form.preparation)
+    except SettingError as error:
+        raise Refused(str(error)) from None
+    if [column.name for column in prepared.columns] != form.features:
+        raise Refused("data: the preparation is of other columns than the features")
+    if prepared.cells != CellRules():  # a code for missing values would choose rows by their values
+        raise Refused("preparation: cells must be read as this site's owner says")
+    numbers = [
+        n for c in prepared.columns for n in (*c.centre, *c.fill, *(1 / s for s in c.spread))
+    ]
+    if not all(abs(number) <= MOST_SCALE for number in numbers):
+        # scaled numbers beyond 32 bits are refused, which would tell how large a value is
+        raise Refused(
+            f"preparation: centre and fill must be at most {MOST_SCALE:g}, spread at least "
+            f"{1 / MOST_SCALE:g}"
+        )
+    return prepared
+
+
+def _digest(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(len(content).to_bytes(8, "little") + content)
+    return digest.hexdigest()
+
+
+ROWS_FILE = "rows.json"
+
+
+@dataclass(frozen=True)
+class FixedRows:
+    """Which rows a state directory has answered for."""
+
+    rows: str  # SHA-256, see `SiteData.rows`
+
+
+def check_rows(folder: Path, rows: str) -> None:
+    """Refuse other rows than those of the first agreement or sums: answers could be differenced."""
+    path = folder / ROWS_FILE
+    if not path.exists():
+        write_document(path, encode(FixedRows(rows)))
+    elif read_document(path, FixedRows, limit=1 << 16).rows != rows:
+        raise unfit(
+            "other rows of the table would be used, or in another split, than this state directory "
+            f"was begun with ({path.name}): what left for both could be subtracted, which tells of "
+            "single rows. If the table itself has changed, or other columns are to decide which "
+            "rows are used, begin with a new directory (--state), whose caps start at zero"
         )
 
 
@@ -279,8 +377,9 @@ class SumsRequest:
             raise ValueError("pass must be 1, or 2 with means")
         if self.missing not in MISSING:
             raise ValueError(f"missing must be one of {', '.join(MISSING)}, got {self.missing!r}")
+        features = set(self.data.features)
         for name, mean in self.means.items():
-            if name not in self.data.features or not math.isfinite(mean):
+            if name not in features or not math.isfinite(mean):
                 raise ValueError(f"means must be a number per feature, got {name[:80]!r}")
 
 
@@ -294,24 +393,23 @@ def check_same(folder: Path, request: SumsRequest) -> None:
         raise Refused("sums: column sums are released once: two answers could be differenced")
 
 
-def sums_reply(owned: SiteData, request: SumsRequest, least: int) -> Call:
-    """The counts and sums; Refused where fewer training rows than the minimum are in one."""
+def sums_reply(owned: SiteData, request: SumsRequest, least: int) -> tuple[Call, str]:
+    """The counts and sums, and which rows they are of; Refused where they are of too few rows."""
     target, features = request.data.target, request.data.features
-    frame = owned.table(target, features)
-    how = owned.reading(TableForm(target, features, [], None))
+    samples = owned.samples(target, features, request.missing)
+    rows = samples.frame[samples.train]
+    if len(rows) < least:
+        raise unfit(f"there are fewer than {least} training rows (min_samples)")
     try:
-        rows = training_rows(frame, how, features, request.missing)
-        if len(rows) < least:
-            raise Refused(f"min_samples: fewer than {least} training rows at this site")
         if request.number == 1:
-            columns = first_sums(rows, features)
+            columns = first_sums(rows, features, least)
         else:
             columns = second_sums(rows, request.means)
-    except Refused:
-        raise
     except SettingError as error:
-        raise Refused(UNREADABLE) from error
+        raise unfit(error) from error
     for name, column in columns.items():
         if 0 < column.get("count", least) < least:
-            raise Refused(f"min_samples: column {name!r} has fewer than {least} values here")
-    return Call("sums", {"columns": columns})
+            raise unfit(f"column {name!r} has fewer than {least} values (min_samples)")
+        if not all(math.isfinite(v) for v in column.values() if isinstance(v, float)):
+            raise unfit(f"column {name!r}: its sums are no finite numbers")
+    return Call("sums", {"columns": columns}), owned.digest_of(samples)

@@ -128,8 +128,13 @@ def _data(data: dict[str, Any]) -> str:
 
 
 def _caps(rules: Rules, usage: dict[str, Any]) -> list[str]:
-    caps = (("rounds", rules.max_rounds), ("numbers", rules.max_numbers))
-    shares = [f"{usage[name]:,} of {most:,} {name}" for name, most in caps if most]
+    caps = {
+        "rounds": (usage["rounds"], rules.max_rounds),
+        "evaluations": (usage["evaluations"], rules.most_evaluations),
+        "questions about the data": (len(usage["questions"]), rules.max_questions),
+        "numbers": (usage["numbers"], rules.max_numbers),
+    }
+    shares = [f"{count:,} of {most:,} {name}" for name, (count, most) in caps.items() if most]
     return [f"Used of what you allow: {', '.join(shares)}"] if shares else []
 
 

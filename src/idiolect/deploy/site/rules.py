@@ -20,6 +20,7 @@ from ...wire import messages as wire
 from .state import Usage
 
 MIB = 1 << 20
+MORE_EVALUATIONS = 20  # than two per round: before the first, after the last, of resumed runs
 ALWAYS = ("accuracy", "loss")  # what every evaluation counts
 
 
@@ -66,12 +67,37 @@ class Rules(Knobs):
         "may leave",
         low=1,
     )
-    max_rounds: int = knob(0, "rounds that this site takes part in, ever; 0 = no limit", low=0)
+    min_batch: int = knob(
+        8,
+        "samples that a mini-batch must have; batching 'full' takes all that a client has",
+        low=1,
+    )
+    max_rounds: int = knob(
+        1000, "orders to train that this site answers, ever; 0 = no limit", low=0
+    )
+    max_evaluations: int = knob(
+        -1,
+        "evaluations that this site answers, ever; 0 = no limit, -1 = two per round of max_rounds "
+        "and 20 more",
+        low=-1,
+    )
+    max_questions: int = knob(
+        20,
+        "different forms of the data and sums of columns that a server may ask for, ever: whether "
+        "the data fit tells about them; 0 = no limit",
+        low=0,
+    )
     max_numbers: int = knob(0, "numbers that may leave, ever; 0 = no limit", low=0)
     max_message: float = knob(256.0, "MiB of the largest message, in or out", above=0)
     sums: bool = knob(
         True,
         "counts, sums and names of categories of columns may leave, so that all sites scale alike",
+    )
+    allow_private_rows: tuple[str, ...] = knob(
+        (),
+        "methods, with commas, whose messages are the private models or tell them (l2gd, pfedme)",
+        parse=read_words,
+        write=write_words,
     )
     client_names: str = knob(
         "numbered",
@@ -90,6 +116,13 @@ class Rules(Knobs):
     def most_bytes(self) -> int:
         """Bytes of the largest message."""
         return int(self.max_message * MIB)
+
+    @property
+    def most_evaluations(self) -> int:
+        """Evaluations that are answered; 0 = no limit."""
+        if self.max_evaluations >= 0:
+            return self.max_evaluations
+        return 2 * self.max_rounds + MORE_EVALUATIONS if self.max_rounds else 0
 
 
 @dataclass(frozen=True)
@@ -162,12 +195,44 @@ def check_caps(rules: Rules, usage: Usage, numbers: int, size: int) -> None:
         )
 
 
-def check_round(rules: Rules, usage: Usage) -> None:
-    """Refuse a round more than the owner allows."""
+def count_round(rules: Rules, usage: Usage, order: str) -> None:
+    """Count an order to train, before anything is computed; Refused beyond what is allowed.
+
+    `order` is the digest of its frame: the same one again, after a restart, is counted once.
+    """
+    if order == usage.last_order:
+        return
     if rules.max_rounds and usage.rounds >= rules.max_rounds:
         raise Refused(
             f"max_rounds: this site's owner allows {rules.max_rounds} rounds, and they are done"
         )
+    usage.rounds += 1
+    usage.last_order = order
+
+
+def count_evaluation(rules: Rules, usage: Usage) -> None:
+    """The same for an evaluation."""
+    most = rules.most_evaluations
+    if most and usage.evaluations >= most:
+        raise Refused(
+            f"max_evaluations: this site's owner allows {most} evaluations, and they are done"
+        )
+    usage.evaluations += 1
+
+
+def count_question(rules: Rules, usage: Usage, question: str) -> None:
+    """The same for a question about the data, by its digest: the same question counts once.
+
+    That the data fit tells something of them, and so does that they do not.
+    """
+    if question in usage.questions:
+        return
+    if rules.max_questions and len(usage.questions) >= rules.max_questions:
+        raise Refused(
+            f"max_questions: this site's owner allows {rules.max_questions} different questions "
+            "about the form of the data, and they have been asked"
+        )
+    usage.questions.append(question)
 
 
 def withheld(rules: Rules, scores_by_split: dict[str, Scores]) -> dict[str, Scores]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,24 +14,44 @@ from typing import Any, TypeVar
 import torch
 
 from ...core.documents import decode, encode
-from ...core.files import private_folder
+from ...core.files import private_folder, sha256_of
 from ...core.knobs import SettingError
 from ...core.text import plural
-from ...core.types import leaves
+from ...core.types import State, leaves
 from ...data.federation import SPLITS, Federation
 from ...host import calls
 from ...host.calls import FAILED, REFUSED, Call
-from ...host.durable import Durable
+from ...host.durable import Durable, rounds_on_disk, versions_on_disk
 from ...host.host import Host, HostSettings
 from ...host.service import Refused, Service
+from ...methods.wrapped import innermost
 from ...server.protocol import Contract
-from .agreement import Agreement, Builder, ClientSizes, Enrolment, Members, SiteCensus
-from .data import SiteData, SumsRequest, check_same, joined, sums_reply
-from .rules import Content, Rules, check_caps, check_round, content, without_few
-from .state import ROWS, AuditLog, StateFolder, Usage, now
+from .agreement import (
+    Agreement,
+    Builder,
+    ClientSizes,
+    Enrolment,
+    Members,
+    RoundTerms,
+    SiteCensus,
+)
+from .data import FILE as SUMS_FILE
+from .data import ROWS_FILE, SiteData, SumsRequest, check_rows, check_same, joined, sums_reply
+from .rules import (
+    Content,
+    Rules,
+    check_caps,
+    content,
+    count_evaluation,
+    count_question,
+    count_round,
+    without_few,
+)
+from .state import CURRENT, ROWS, AuditLog, StateFolder, now
 
 ROUND_CALLS = ("update", "answer", "conclude", "evaluate", "evaluate_shared")
-MOST_RUNS = 1000  # of a state directory
+MOST_RUNS = 1000  # of a state directory, in which rounds were concluded
+MOST_MAGNITUDE = 1e9  # of a number in a message down: beyond it nothing is learnt
 SMALL = calls.MOST_FACTS + (64 << 10)  # bytes of a frame before anything is agreed
 T = TypeVar("T")
 
@@ -44,6 +65,7 @@ class AgreedRun:
     federation: Federation  # of those who take part, by their names on the wire
     contract: Contract
     settings: HostSettings
+    terms: RoundTerms
 
     @classmethod
     def of(
@@ -60,6 +82,12 @@ class AgreedRun:
             members = owned.members(data, rules.min_samples, rules.client_names == "own")
         data = joined(data, members)
         return cls(agreement, members, data, *build(agreement, data, rules.allow_code))
+
+    @property
+    def most_batch(self) -> int:
+        """Samples of the largest mini-batch that memory holds, with what is computed from it."""
+        size = sum(t[:1].numel() * t.element_size() for t in leaves(self.federation.inputs))
+        return max(1, self.settings.memory // (4 * max(size, 1)))
 
     def host(self, enrolment: Enrolment) -> Host:
         """The host of these clients."""
@@ -87,12 +115,13 @@ class Site:
         self.rules = rules
         self.build = build
         self.tell = tell
+        self.usage = folder.usage()
         self.log = AuditLog(folder.messages)
-        self.usage = Usage.load(folder.path)
         self.agreed: AgreedRun | None = None
         self.service: Service | None = None
         self._last: tuple[bytes | None, bytes] = (None, b"")
         self._last_line = ""
+        self._answered: dict[tuple[int, str], str] = {}  # questions of the round under way
 
     # -- lifecycle -------------------------------------------------------------------------------
     def resume(self) -> None:
@@ -102,9 +131,13 @@ class Site:
             return
         place = self.folder.run(run)
         try:
-            self.agreed = self._agree(Agreement.load(place), Members.load(place))
+            agreement = Agreement.load(place)
+            self.agreed = self._agree(agreement, Members.load(place))
+            check_rows(self.folder.path, self.owned.rows(agreement.form))
             if (enrolment := self._enrolment(self.agreed)) is not None:
                 self._enrol(enrolment, begun=True)
+                assert self.service is not None
+                self._note_concluded(self.service)
         except (ValueError, OSError) as error:
             self.agreed = self.service = None
             self.tell(f"cannot resume run {run:08x}: {_in_full(error)}")
@@ -144,7 +177,7 @@ class Site:
             version = call.facts.get("version")
             round_number = version if type(version) is int else None
             self.log.write(
-                "in", kind, len(frame), round_number=round_number, content=_KINDS.get(kind, "")
+                "in", kind, len(frame), round_number=round_number, content=self._words(call, kind)
             )
             reply, content_of_reply = self._answer(call, frame)
         except Exception as error:
@@ -162,6 +195,15 @@ class Site:
         )
         self._last = (frame, reply)
         return reply
+
+    def _words(self, call: Call, kind: str) -> str:
+        """What is asked, for the log: an order with what it varies, as it says itself."""
+        words = _KINDS.get(kind, "")
+        factors = call.facts.get("factors")
+        if kind == "update" and isinstance(factors, dict) and factors:
+            names = [f"{name} x {factor}"[:60] for name, factor in list(factors.items())[:5]]
+            words = f"{words}; it varies {', '.join(names)}"
+        return words
 
     def refuse(self, reason: str) -> bytes:
         """The reply to what is refused before it is a call: a frame that is too large."""
@@ -228,26 +270,43 @@ class Site:
         if not self.rules.sums:
             raise Refused("sums: this site's owner lets no sums of columns leave")
         request = _decoded(call, SumsRequest)
-        reply = sums_reply(self.owned, request, self.rules.min_samples)
+        self.owned.table(request.data.target, request.data.features)
+        self._ask_data("sums", call.facts)
+        reply, rows = sums_reply(self.owned, request, self.rules.min_samples)
+        check_rows(self.folder.path, rows)
         check_same(self.folder.path, request)
+        self._remember(ROWS_FILE, SUMS_FILE)
         return reply
+
+    def _ask_data(self, kind: str, question: dict[str, Any]) -> None:
+        """Count a question about the data before it is looked at."""
+        text = json.dumps([kind, question], sort_keys=True)
+        count_question(self.rules, self.usage, hashlib.sha256(text.encode()).hexdigest())
+        self.usage.save(self.folder.path)
 
     def _take_agreement(self, call: Call) -> Call:
         _check_version(call.facts.pop("idiolect", None))
         agreement = _decoded(call, Agreement)
         place = self.folder.run(agreement.run)
         same = self.agreed is not None and self.agreed.agreement == agreement
+        form = agreement.form
+        self.owned.check_form(form)
         # until its clients are enrolled, a run may be agreed again: its preparation may follow
         if (place / Enrolment.FILE).exists() and Agreement.load(place) != agreement:
             raise Refused(f"run: {agreement.run} was agreed with other terms; use a new number")
         if not same:
-            if len(self.folder.runs()) >= MOST_RUNS and not place.exists():
-                raise Refused(f"run: this site has taken part in {MOST_RUNS} runs; no more")
+            self._ask_data("agree", agreement.data)
             run = self._agree(agreement)
+            check_rows(self.folder.path, self.owned.rows(form))
+            self._forget_unused(agreement.run)
+            for name in self._of_run(agreement.run):  # its files change: none of them must be there
+                self.usage.files.pop(name, None)
+            self.usage.save(self.folder.path)
             private_folder(place)
             run.members.save(place)
             agreement.save(place)
             self.folder.enter(agreement.run)
+            self._remember(ROWS_FILE, CURRENT, *self._of_run(agreement.run))
             self.agreed = run
             self.service = None
             clients = plural(run.federation.clients, "client")
@@ -263,6 +322,7 @@ class Site:
             raise
         except SettingError as error:
             raise Refused(str(error)) from None
+        self._check_terms(run)
         for metric in run.settings.metrics:
             if metric.name not in self.rules.metrics:
                 raise Refused(
@@ -270,6 +330,48 @@ class Site:
                     f"{', '.join(self.rules.metrics) or 'none'}"
                 )
         return run
+
+    def _check_terms(self, run: AgreedRun) -> None:
+        """Refuse terms under which more would leave than the owner allows."""
+        run.terms.check_batches(self.rules.min_batch, run.most_batch)
+        method = innermost(run.contract.method)
+        name = str(run.agreement.plan.get("method"))
+        numbers = sum(method.message(run.contract.task).values())
+        if (
+            method.traits.discloses
+            and 2 * numbers > run.contract.task.d
+            and name not in self.rules.allow_private_rows
+        ):
+            raise Refused(
+                f"allow_private_rows: {name} as agreed tells the private models of this site "
+                f"({method.traits.discloses}); its owner has not allowed that"
+            )
+
+    def _forget_unused(self, run: int) -> None:
+        """Remove other runs in which no round was concluded; Refused where too many are in use."""
+        others = [other for other in self.folder.runs() if other != run]
+        for other in others:
+            if not rounds_on_disk(self.folder.run(other) / ROWS):
+                for name in self._of_run(other):
+                    self.usage.files.pop(name, None)
+                self.usage.concluded.pop(f"{other:08x}", None)
+                self.usage.save(self.folder.path)
+                self.folder.remove(other)
+        if len(self.folder.runs()) >= MOST_RUNS:
+            raise Refused(f"run: this site has taken part in {MOST_RUNS} runs; no more")
+
+    # -- what must be there at the next start ----------------------------------------------------
+    def _of_run(self, run: int) -> list[str]:
+        """The documents of a run, by their names in the state directory."""
+        place = self.folder.run(run).name
+        return [f"{place}/{kind.FILE}" for kind in (Agreement, Members, Enrolment)]
+
+    def _remember(self, *names: str) -> None:
+        """Note the checksum of files, where they are there."""
+        for name in names:
+            path = self.folder.path / name
+            if path.exists():
+                self.usage.files[name] = sha256_of(path)
 
     def _census(self, data: Federation) -> Call:
         sizes = [data.sizes(split).tolist() for split in SPLITS]
@@ -289,6 +391,7 @@ class Site:
         if self.service is None:
             self._enrol(enrolment, begun=earlier is not None)
             enrolment.save(self.folder.run(agreed.agreement.run))
+            self._remember(*self._of_run(agreed.agreement.run))
         return self._status(call)
 
     def _enrolment(self, agreed: AgreedRun) -> Enrolment | None:
@@ -320,18 +423,28 @@ class Site:
 
     # -- rounds ----------------------------------------------------------------------------------
     def _round(self, call: Call, frame: bytes) -> tuple[bytes, Content]:
-        """A call of a round, with what it may take and what may leave."""
+        """A call of a round, with what it may take and what may leave.
+
+        It is counted before anything is computed: that a call fails may tell about the data, too.
+        """
         agreed = self._agreed()
         service = self.service
         if service is None:
             raise Refused("no client is enrolled yet: enrol comes first")
+        self._check_call(call, agreed, service)
         order = hashlib.sha256(frame).hexdigest()
         again = order == self.usage.last_order  # after a restart: it was counted before
         training = call.kind == "update"
-        if training and not again:
-            check_round(self.rules, self.usage)
+        if training:
+            count_round(self.rules, self.usage, order)
+            if call.facts["version"] <= service.concluded:
+                self._note_taken_back(call.facts["version"])
+        elif call.kind.startswith("evaluate"):
+            count_evaluation(self.rules, self.usage)
         try:
             reply = service.reply(call)
+            if training and (clients := service.host.undo_not_finite(call.facts["version"])):
+                self.tell(f"rows of {plural(clients, 'client')} were not finite, and are not kept")
             if reply.kind == "scores":
                 reply = without_few(self.rules, reply, agreed.settings.metrics)
             content_of_reply = content(reply, agreed.contract.task.dtype.itemsize)
@@ -340,19 +453,57 @@ class Site:
                 self.rules, self.usage, 0 if again else content_of_reply.numbers, len(packed)
             )
         except Exception:
-            if training and type(call.facts.get("version")) is int:
-                service.host.undo(call.facts["version"])
+            if training:
+                service.undo(call.facts["version"])
+                self.usage.last_order = ""  # it stays counted, and repeated counts again
             raise
         self._keep_down(call, service)
+        self._note_concluded(service)
         if not again:
             self.usage.numbers += content_of_reply.numbers
-            self.usage.rounds += training
-        if training:
-            self.usage.last_order = order
+        if call.kind == "answer":
+            self._answered[call.facts["version"], call.facts["part"]] = order
+        if call.kind == "conclude":
+            self._answered.clear()
         for name in content_of_reply.metrics:
             self.usage.metrics[name] = self.usage.metrics.get(name, 0) + 1
         self._say(call)
         return packed, content_of_reply
+
+    def _check_call(self, call: Call, agreed: AgreedRun, service: Service) -> None:
+        """Refuse what goes beyond the agreement, before the data are touched."""
+        version = call.facts.get("version")
+        if type(version) is not int or not 0 <= version < calls.MOST_VERSION:
+            raise Refused("version must be a whole number of 32 bits")
+        if call.kind == "update":
+            order = calls.read_order(call)
+            agreed.terms.check(version, order.factors)
+            agreed.terms.check_batch(version, self.rules.min_batch, agreed.most_batch)
+            _check_down(service.host.open_down(order))
+        elif call.kind.startswith("evaluate"):
+            _, down, _, _ = calls.read_evaluate(call)
+            _check_down(service.host.open_message(version, down))
+        elif call.kind == "answer":
+            query = calls.read_query(call)
+            if service.begun != version:
+                raise Refused(f"version must be that of the round under way, got {version}")
+            if (version, query.part) in self._answered:
+                raise Refused("answer: coordinates of a round are told once")
+
+    def _note_concluded(self, service: Service) -> None:
+        """Note the last round on disk; it is there already."""
+        if service.durable is not None:
+            self.usage.concluded[self._run_name] = service.durable.version
+
+    def _note_taken_back(self, version: int) -> None:
+        """Note that a round is about to be taken back, before its file is removed."""
+        versions = versions_on_disk(self.folder.run(self._agreed().agreement.run) / ROWS)
+        self.usage.concluded[self._run_name] = max((v for v in versions if v < version), default=-1)
+        self.usage.save(self.folder.path)
+
+    @property
+    def _run_name(self) -> str:
+        return f"{self._agreed().agreement.run:08x}"
 
     def _keep_down(self, call: Call, service: Service) -> None:
         """Store the message that personal models are built from, next to the rows."""
@@ -395,6 +546,15 @@ def _check_version(theirs: Any) -> None:
             f"version: the server has idiolect {str(theirs)[:40]}, this site {ours}; "
             "the same is needed on both"
         )
+
+
+def _check_down(down: State) -> None:
+    """Refuse a message down with numbers that no training comes to, before anything is stored."""
+    for name, t in down.items():
+        if t.is_floating_point() and not bool((t.abs() <= MOST_MAGNITUDE).all()):
+            raise Refused(
+                f"down: numbers of {name!r} must be finite, and at most {MOST_MAGNITUDE:g}"
+            )
 
 
 def _decoded(call: Call, kind: type[T]) -> T:

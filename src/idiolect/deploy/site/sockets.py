@@ -14,7 +14,7 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -98,15 +98,14 @@ class SocketServer:
         self._replying: set[asyncio.Task[None]] = set()
 
     def run(self) -> None:
-        """Answer until a signal; the call under way is finished first. A second Ctrl-C ends it."""
+        """Answer until a signal; the call under way is finished first. A second one ends it."""
         asyncio.run(self.serve())
 
     async def serve(self) -> None:
         """Answer until cancelled, and then send the replies under way."""
         main = asyncio.current_task()
         assert main is not None
-        if threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+        restore = self._hear_sigterm(asyncio.get_running_loop(), main)
         try:
             with suppress(asyncio.CancelledError):
                 server = await asyncio.start_unix_server(self._meet, sock=self._socket)
@@ -114,8 +113,36 @@ class SocketServer:
             if self._replying:
                 await asyncio.wait(self._replying, timeout=min(self.seconds, SECONDS_AT_END))
         finally:
+            restore()
             self._socket.close()
             self.path.unlink(missing_ok=True)
+
+    def _hear_sigterm(
+        self, loop: asyncio.AbstractEventLoop, main: asyncio.Task[None]
+    ) -> Callable[[], None]:
+        """Stop after the call under way at the first SIGTERM, and at once at the second.
+
+        A handler of the loop would wait for the call, however long it takes. Ending at once is as
+        safe as kill -9: what must survive is on disk. What it returns puts the old handler back.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return lambda: None
+        heard = 0
+
+        def stop(number: int, frame: object) -> None:
+            nonlocal heard
+            heard += 1
+            if heard > 1:
+                self.path.unlink(missing_ok=True)
+                os._exit(128 + number)
+            loop.call_soon_threadsafe(main.cancel)
+
+        before = signal.signal(signal.SIGTERM, stop)
+
+        def restore() -> None:
+            signal.signal(signal.SIGTERM, before)
+
+        return restore
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -5,7 +5,10 @@ host.sock       where it is reached, while it runs
 site.json       whose data, and how they are read
 messages.csv    a line per message in and out, without any data; a file that has grown large becomes
                 messages-1.csv, the next one messages-2.csv, and so on; nothing is deleted
-spent.json      how much has left; written before anything leaves, so that caps hold over restarts
+spent.json      how much has left; written before anything leaves, so that caps hold over restarts;
+                also which other files must be there, and up to which round
+rows.json       a checksum of which rows of the data are used, for all runs
+sums.json       of which columns sums have left
 current.json    which run it is in
 run-00c0ffee/   of each run: agreement.json, members.json, enrolled.json, rows/ (host/durable.py)
 """
@@ -17,9 +20,10 @@ import io
 import itertools
 import os
 import re
+import shutil
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,14 +35,18 @@ from ...core.files import (
     private_folder,
     private_opener,
     read_document,
+    sha256_of,
     write_document,
 )
 from ...core.knobs import SettingError
 from ...core.text import csv_cell, shown
+from ...host.durable import versions_on_disk
 from .agreement import Agreement
-from .data import SiteData
+from .data import FILE as SUMS_FILE
+from .data import ROWS_FILE, SiteData
 
 FORMAT = 2
+WITH_FILES = 2  # of spent.json: it says which other files must be there
 LOCK = "lock"
 SOCKET = "host.sock"
 SITE = "site.json"
@@ -47,6 +55,10 @@ USAGE = "spent.json"
 CURRENT = "current.json"
 ROWS = "rows"
 _RUN = re.compile(r"run-([0-9a-f]{8})")
+GO_ON = (
+    "Put the directory back from a backup, all of it; or begin with a new one (--state), in which "
+    "caps start at zero and clients with new rows"
+)
 MOST_PATH = 100  # bytes of the path of a Unix socket, at most 107 on Linux and 103 on macOS
 
 
@@ -173,6 +185,48 @@ class StateFolder:
         numbers = [int(match[1], 16) for match in matches if match]
         return [run for run in numbers if (self.run(run) / Agreement.FILE).exists()]
 
+    def remove(self, run: int) -> None:
+        """Remove a run in which nothing was learnt; it is gone at once, or there."""
+        trash = self.path / f".gone-{self.run(run).name}"
+        shutil.rmtree(trash, ignore_errors=True)
+        os.replace(self.run(run), trash)
+        shutil.rmtree(trash)
+
+    def usage(self) -> Usage:
+        """What has left; SettingError where a file is missing, or older than it must be."""
+        path = self.path / USAGE
+        signs = [p.name for p in (self.path / ROWS_FILE, self.path / SUMS_FILE) if p.exists()]
+        signs += [self.run(run).name for run in self.runs()]
+        if not path.exists() and signs:
+            raise SettingError(
+                f"state: {path} is missing, and {', '.join(signs[:3])} shows that messages have "
+                f"left: without it caps would start at zero. {GO_ON}"
+            )
+        usage = Usage.load(self.path)
+        for name, checksum in usage.files.items():
+            file = self.path / name
+            if not os.path.lexists(file):
+                raise SettingError(f"state: {file} is missing. {GO_ON}")
+            if file.name != CURRENT and sha256_of(file) != checksum:
+                raise SettingError(f"state: {file} is not as it was written. {GO_ON}")
+        for run in self.runs() if usage.format >= WITH_FILES else ():
+            counted = usage.concluded.get(f"{run:08x}", -1)
+            versions = versions_on_disk(self.run(run) / ROWS)
+            last = max(versions, default=-1)
+            if last < counted:
+                raise SettingError(
+                    f"state: the rows of run {run:08x} are those after round {last + 1}, and "
+                    f"{counted + 1} was concluded: files in {self.run(run) / ROWS} are missing. "
+                    f"{GO_ON}"
+                )
+            # one more may have been written before the process was killed
+            if len([version for version in versions if version > counted]) > 1:
+                raise SettingError(
+                    f"state: {path} is older than the rows of run {run:08x}, which are those after "
+                    f"round {last + 1}: caps would count less than has left. {GO_ON}"
+                )
+        return usage
+
     def current(self) -> int | None:
         """The run that this site is in, or was in last."""
         path = self.path / CURRENT
@@ -196,6 +250,11 @@ class Usage:
     metrics: dict[str, int]  # name -> how often it left
     last_contact: str  # time of the last message in
     last_order: str  # SHA-256 of the last order: repeated, it is not counted again
+    format: int = 1
+    evaluations: int = 0  # that were asked for
+    questions: list[str] = field(default_factory=list)  # SHA-256 of forms and sums asked for
+    concluded: dict[str, int] = field(default_factory=dict)  # run -> the last round on disk
+    files: dict[str, str] = field(default_factory=dict)  # name -> SHA-256 of what must be there
 
     def __post_init__(self) -> None:
         counts = [v for v in (*vars(self).values(), *self.metrics.values()) if isinstance(v, int)]
@@ -207,11 +266,12 @@ class Usage:
         """As it is on disk; zeros where there is no file."""
         path = folder / USAGE
         if not path.exists():
-            return cls(0, 0, 0, 0, 0, 0, {}, "", "")
+            return cls(0, 0, 0, 0, 0, 0, {}, "", "", WITH_FILES)
         return read_document(path, cls, limit=1 << 20)
 
     def save(self, folder: Path) -> None:
         """On disk, before anything of it leaves."""
+        self.format = WITH_FILES
         write_document(folder / USAGE, encode(self))
 
 
