@@ -20,7 +20,7 @@ from ..core.files import read_document, write_document
 from ..core.knobs import SettingError
 from ..core.text import plural
 from ..data.federation import Census
-from ..data.prepare.federated import bytes_of_sums, combine, means
+from ..data.prepare.federated import bytes_of_sums, check_first, check_second, combine, means
 from ..engine.carriers import SiteCarrier
 from ..host.host import HostSettings
 from ..host.metrics import form_of, in_use, positive_class
@@ -39,7 +39,7 @@ from ..run.session import Session, Share
 from ..run.settings import Settings
 from ..server.server import Server
 from ..task.task import Task
-from .config import Deployment, Terms, agreed_form
+from .config import Deployment, Terms, agreed_form, kinds_of_columns
 from .registry import RegisteredSite, SiteRegistry, census_of
 from .rounds import SiteRounds
 from .site.agreement import read_form
@@ -74,6 +74,8 @@ def serve(
         run = run_number(run_id, settings.seed)
         registry = SiteRegistry(network, _agreement(deployment, run, settings), tell)
         registry.same_node = not deployment.terms.insecure
+        registry.most_clients = deployment.terms.most_clients
+        registry.most_samples = deployment.terms.most_samples
         if resume:
             sites = _remembered(directory, settings.seed)
             registry.agreement["data"] = read_document(directory / AGREEMENT, dict[str, Any])
@@ -140,18 +142,17 @@ def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:
     """
     data, terms = deployment.data, deployment.terms
     features = data["features"]
+    kinds = kinds_of_columns(data)
     form = {"target": data["target"], "features": features}
     request: dict[str, Any] = {"pass": 1, "data": form, "missing": MISSING}
     first: dict[str, Any] = {}
 
     def check(name: str, columns: dict[str, Any]) -> None:
-        """Refuse sums that no site can have; one that comes between the passes has to wait."""
-        if set(columns) != (set(features) if not first else set(all_means)):
-            raise ValueError("sums: of other columns than requested")
+        """Refuse sums that no site with such columns can have."""
         if not first:
-            means([columns])
+            check_first(columns, kinds)
         elif name in first:
-            combine(features, [first[name]], [columns], MISSING)
+            check_second(columns, first[name], all_means)
         else:
             raise ValueError("sums: it joined between two passes, and is asked again")
 
@@ -160,10 +161,23 @@ def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:
     _until(registry, lambda: registry.column_sums, terms)
     all_means = means([columns for _, columns in registry.column_sums.values()])
     first = {name: columns for name, (_, columns) in registry.column_sums.items()}
+    nodes = {name: node for name, (node, _) in registry.column_sums.items()}
     registry.ask_sums({**request, "pass": 2, "means": all_means})
-    _until(registry, lambda: registry.column_sums, replace(terms, sites=len(first)))
+    # sites that do not answer in time, or not as they must, have no part in it
+
+    def settled() -> bool:
+        absent = set(first) - set(registry.column_sums)
+        return all(registry.record(nodes[name], name).reason for name in absent)
+
+    registry.wait_until(settled, terms.deadline)
+    _until(registry, lambda: registry.column_sums, terms)
+    centres = None
+    for name in set(first) - set(registry.column_sums):
+        registry.tell(f"{name} has no part in the means: its second sums did not come")
+        del first[name]
+        centres = all_means
     second = [registry.column_sums[name][1] for name in first]
-    preparation = combine(features, list(first.values()), second, MISSING)
+    preparation = combine(features, list(first.values()), second, MISSING, centres)
     registry.sums = None
     registry.agreement["data"]["preparation"] = preparation.as_dict()
     greeted, registry.column_sums = registry.column_sums, {}

@@ -38,6 +38,8 @@ class RemoteHosts:
     is_present: Callable[[int], bool] = lambda host: True  # whether a host is evaluated at all
 
     no_replies: dict[int, NoReply] = field(default_factory=dict)  # in the last exchange
+    # of each host asked in the last round: clients heard, and those whose messages counted
+    tallies: dict[int, tuple[int, int]] = field(default_factory=dict)
     _requests: dict[int, RoundRequest] = field(default_factory=dict)  # of the round under way
     _late: set[int] = field(default_factory=set)  # hosts that may still be at work on it
     _lost: set[int] = field(default_factory=set)
@@ -93,6 +95,10 @@ class RemoteHosts:
                 )
             )
             for n in self._requests
+        }
+        self.tallies = {
+            n: (len(one.heard), len(_among(conclusion.counted, self.hosts[n])))
+            for n, one in self._requests.items()
         }
         for n in self._late:
             self.calls.notify(n, frames[n])
