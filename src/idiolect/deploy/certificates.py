@@ -110,6 +110,23 @@ def check_certificate(certificate: Path, authority: Path, host: str) -> None:
         )
 
 
+def expiry(folder: Path) -> dict[str, float]:
+    """When the certificates of a server end, in seconds since 1970, by the names of their files."""
+    require()
+    from cryptography import x509
+
+    last = {}
+    for name in ("server.crt", "ca.crt"):
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / name).read_bytes())
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            raise SettingError(f"certificates: {folder / name} cannot be read: {error}") from None
+        last[name] = certificate.not_valid_after_utc.timestamp()
+    return last
+
+
 def _name(text: str) -> Any:
     from cryptography import x509
 

@@ -93,6 +93,11 @@ class DeploymentFolder:
         return self.server / "outcome.json"
 
     @property
+    def status(self) -> Path:
+        """How far the run is, and with whom."""
+        return self.server / "status.json"
+
+    @property
     def log(self) -> Path:
         """What the server has to say of its runs."""
         return self.server / "said.txt"

@@ -151,6 +151,7 @@ class SiteRegistry:
     # name -> node, sums
     column_sums: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
     check_sums: Callable[[str, dict[str, Any]], None] = lambda name, columns: None  # or ValueError
+    looked: Callable[[], None] = lambda: None  # called after each look
     most_clients: int = 1 << 20  # of a site
     most_samples: int = 1 << 40  # of a client
     records: dict[int, SiteRecord] = field(default_factory=dict)  # by node
@@ -192,6 +193,7 @@ class SiteRegistry:
                 self._ask(node, Conversation(-1, "hello"), Call("hello"))
         for ticket, frame in self.network.receive(seconds):
             self.receive_reply(ticket, frame)
+        self.looked()
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Look at who is there until a condition holds; False where it does not in time."""

@@ -63,6 +63,8 @@ class SiteRounds(Rounds):
         self.sample_of = sample_of
         # called before a new site's first round
         self.joined: Callable[[RegisteredSite], None] = lambda site: None
+        # called before and after each round
+        self.trained: Callable[[Server], None] = lambda server: None
 
     def add(self, site: RegisteredSite) -> None:
         """A site with wire ids, as the next host."""
@@ -72,9 +74,11 @@ class SiteRounds(Rounds):
         self.registry.network.nodes.append(site.node)
 
     def advance(self, factors: Factors | None = None) -> None:
+        self.trained(self.server)
         self.assemble()
         super().advance(factors)
         self._record()
+        self.trained(self.server)
 
     def most_reply(self, host: int, call: Call) -> int:
         """Bytes that an honest reply to a call has at most."""

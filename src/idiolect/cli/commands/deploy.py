@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import secrets
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,9 @@ from ...data.read.tables import (
 )
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
+from ...deploy.pidfile import holder
 from ...deploy.site.data import NO_WEIGHTS
+from ...deploy.watch import HealthServer, health, in_words, status
 from ...report.console import say
 from ...report.tables import results_table
 from ...run.plan import Plan, row_spec
@@ -46,7 +50,7 @@ INIT_EXAMPLES = """For example:
 
 
 def deploy(argv: list[str]) -> None:
-    """Init, server, site, run, stop or certificates."""
+    """Init, server, site, run, status, stop or certificates."""
     run_action("deploy", ACTIONS, argv, "deploy command")
 
 
@@ -210,6 +214,9 @@ def _run(argv: list[str]) -> None:
     """Train with the sites of a federation, and show the table."""
     parser = _folder_parser("run", _run.__doc__, ("directory", "json", "quiet"))
     parser.add_argument("--resume", action="store_true", help="resume the last run")
+    parser.add_argument(
+        "--health-port", type=int, help="answer GET /health at this port of 127.0.0.1 meanwhile"
+    )
     layout, deployment, parsed = _opened(parser, argv)
     pid = _pid(layout.server)
     if pid is None:
@@ -219,8 +226,9 @@ def _run(argv: list[str]) -> None:
     order = RunOrder(secrets.token_hex(8), str(directory), parsed.resume)
     if layout.request.exists():
         raise SettingError("server: a run is in progress; wait for it, or stop the server")
-    write_document(layout.request, encode(order))
-    error = _follow(layout, order, at, parsed.output.quiet)
+    with nullcontext() if parsed.health_port is None else _health(layout, parsed.health_port):
+        write_document(layout.request, encode(order))
+        error = _follow(layout, order, at, parsed.output.quiet)
     if error:
         raise SettingError(f"{error} (run directory: {directory})")
     result = load(directory)
@@ -230,6 +238,14 @@ def _run(argv: list[str]) -> None:
     summary = result.summary()
     emit(parsed.output.json, summary, results_table([summary], title))
     say(f"run directory: {directory}")
+
+
+def _health(layout: DeploymentFolder, port: int) -> HealthServer:
+    if not 0 <= port < 65536:
+        raise SettingError(f"health_port must be a port, 0 to 65535, got {port}")
+    server = HealthServer(port, lambda: health(layout))
+    say(f"health: http://127.0.0.1:{server.port}/health")
+    return server
 
 
 def _directory(layout: DeploymentFolder, deployment: Deployment, parsed: Any) -> Path:
@@ -251,6 +267,8 @@ def _follow(layout: DeploymentFolder, order: RunOrder, at: int, quiet: bool) -> 
             outcome = read_document(layout.outcome, RunOutcome)
         if layout.log.exists() and not quiet:
             with layout.log.open("rb") as file:
+                # a log that is full is set aside, and a new one begun
+                at = at if at <= layout.log.stat().st_size else 0
                 file.seek(at)
                 new = file.read()
             whole = new[: new.rfind(b"\n") + 1]
@@ -272,13 +290,22 @@ def _stop(argv: list[str]) -> None:
     places = [layout.server, *sorted((layout.folder / "sites").glob("*"))]
     running = {place: pid for place in places if (pid := _pid(place)) is not None}
     for pid in reversed(list(running.values())):
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it has ended just now
+            os.kill(pid, signal.SIGTERM)
     end = time.monotonic() + 90
     while any(_pid(place) == pid for place, pid in running.items()):
         if time.monotonic() > end:
             raise SettingError("stop: they have not ended within 90 seconds")
         time.sleep(0.2)
     say(f"stopped: {len(running)}" if running else "nothing was running")
+
+
+def _status(argv: list[str]) -> None:
+    """How far the server of a federation is, with whom, and who was put out."""
+    parser = _folder_parser("status", _status.__doc__, ("json",))
+    layout, _, parsed = _opened(parser, argv)
+    facts = status(layout.folder)
+    print(json.dumps(facts) if parsed.output.json else "\n".join(in_words(facts)))
 
 
 def _certificates(argv: list[str]) -> None:
@@ -303,12 +330,7 @@ def _opened(parser: Parser, argv: list[str]) -> tuple[DeploymentFolder, Deployme
 
 def _pid(place: Path) -> int | None:
     """The supervisor that is at work in a folder; None where there is none."""
-    try:
-        pid = int((place / "pid").read_text())
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return None
-    return pid
+    return holder(place / "pid")
 
 
 def _refuse_second(place: Path) -> None:
@@ -336,6 +358,7 @@ ACTIONS: dict[str, Callable[[list[str]], None]] = {
     "server": _server,
     "site": _site,
     "run": _run,
+    "status": _status,
     "stop": _stop,
     "certificates": _certificates,
 }

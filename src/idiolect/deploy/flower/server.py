@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.documents import encode
-from ...core.files import private_opener, read_document, write_atomic, write_document
+from ...core.files import read_document, write_atomic, write_document
 from ...core.knobs import SettingError
 from ...core.text import shown
 from ...engine.carriers.flower import FlowerCarrier, require
@@ -27,6 +27,7 @@ from ...run.result import Result
 from ..certificates import public_key
 from ..config import Deployment, Terms
 from ..folder import DeploymentFolder, RunOrder, RunOutcome
+from ..logs import RotatingLog
 from ..rounds import TooFewSites
 from ..server import serve
 from .clients import control, look_sooner, runtime
@@ -93,14 +94,15 @@ class FlowerServer:
                 resume=resume,
                 tell=self.say,
                 progress=lambda seed, rounds, figure: self.say(_line(rounds, figure)),
+                status=self.layout.status,
             )
 
     def say(self, text: str) -> None:
         """To who follows the run."""
         line = f"{time.strftime('%H:%M:%S')} {shown(text)}"
         print(line, flush=True)
-        with suppress(OSError), open(self.layout.log, "a", opener=private_opener) as file:
-            file.write(f"{line}\n")
+        with suppress(OSError), RotatingLog(self.layout.log) as log:
+            log.write(f"{line}\n".encode())
 
 
 class FlowerTask:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from ..logs import RotatingLog
+from ..pidfile import hold
 from .clients import CONNECTED, UNKNOWN_KEY
 
 SUPERNODE = "supernode"  # the process that connects a site
@@ -87,10 +89,9 @@ class Process:
         threading.Thread(target=self._listen, args=(self.child.stdout,), daemon=True).start()
 
     def _listen(self, output: IO[bytes]) -> None:
-        with open(self.log, "ab", opener=_private) as log, output:
+        with RotatingLog(Path(self.log)) as log, output:
             for line in output:
                 log.write(line)
-                log.flush()
                 self._explain(line.decode(errors="replace"))
 
     def _explain(self, line: str) -> None:
@@ -140,8 +141,7 @@ def supervise(processes: list[Process], pid: Path) -> None:
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    with open(pid, "w", opener=_private) as file:
-        file.write(str(os.getpid()))
+    file = hold(pid)
     try:
         while not stopped.is_set():
             for process in processes:
@@ -153,16 +153,13 @@ def supervise(processes: list[Process], pid: Path) -> None:
         for process in reversed(processes):
             process.stop()
         pid.unlink(missing_ok=True)
+        file.close()
 
 
 def _die_with_parent() -> None:
     """In the child: it gets SIGKILL when this process is gone; on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def main(arguments: list[str]) -> None:
