@@ -82,7 +82,7 @@ class Federation:
 
     def __init__(self, folder: Path, deployment: Deployment, proxies: bool = False):
         self.terms = deployment.terms
-        self.layout: DeploymentFolder = create(folder, deployment)
+        self.layout: DeploymentFolder = create(folder, deployment, demo=True)
         self.running: dict[str, subprocess.Popen] = {}
         self.proxies = [Proxy(self.terms.port) for _ in range(self.terms.sites if proxies else 0)]
 

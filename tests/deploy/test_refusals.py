@@ -109,7 +109,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
 # -- a SuperLink that refuses ----------------------------------------------------------------------
 def folder(path: Path) -> tuple[DeploymentFolder, Terms]:
     terms = Terms(sites=2, address=f"127.0.0.1:{free_port()}")
-    return create(path, Deployment(Plan("fedavg", {}, ""), ARRAY, terms)), terms
+    return create(path, Deployment(Plan("fedavg", {}, ""), ARRAY, terms), demo=True), terms
 
 
 def copy_of(layout: DeploymentFolder, path: Path) -> DeploymentFolder:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import secrets
+import shlex
 import signal
 import sys
 import time
@@ -21,7 +22,8 @@ from ...core.files import given_folder, given_path, read_document, write_documen
 from ...core.knobs import Knobs, SettingError, build, kinds_of, knob
 from ...core.types import leaves
 from ...data import DATASETS
-from ...data.prepare.columns import coded
+from ...data.prepare.columns import CATEGORY, NUMBER, coded
+from ...data.prepare.federated import CODE, TEXT
 from ...data.read.tables import (
     ONE_CLIENT,
     TableFile,
@@ -32,6 +34,7 @@ from ...data.read.tables import (
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
 from ...deploy.pidfile import holder
+from ...deploy.registry import NUMBERED
 from ...deploy.site.data import NO_WEIGHTS
 from ...deploy.watch import HealthServer, health, in_words, status
 from ...report.console import say
@@ -50,7 +53,7 @@ INIT_EXAMPLES = """For example:
 
 
 def deploy(argv: list[str]) -> None:
-    """Init, server, site, run, status, stop or certificates."""
+    """A new federation, its server and sites, runs, and who may connect."""
     run_action("deploy", ACTIONS, argv, "deploy command")
 
 
@@ -79,6 +82,8 @@ class InitOptions(Knobs):
         "client: each site by its own means; federated: by those of all, from counts and sums",
     )
     data: str = knob("", f"in place of a table: {', '.join(DATASETS.built_in)}")
+    demo: bool = knob(False, "make the private keys of the sites here: all are on this machine")
+    categories: str = knob("", "those of --features that hold text; '' = as in --like")
 
 
 def _init(argv: list[str]) -> None:
@@ -110,9 +115,12 @@ def _init(argv: list[str]) -> None:
         settings={n: settings[n] for n in plan.settings},
     )
     terms = build(Terms, parser.values(parsed, "deployment"), "deployment")
-    layout = create(given_folder(parsed.folder, "folder"), Deployment(plan, _form(options), terms))
+    chosen = Deployment(plan, _form(options), terms)
+    layout = create(given_folder(parsed.folder, "folder"), chosen, options.demo)
     _warn_if_insecure(terms)
     say(f"written: {layout.folder}; README.md there has the commands for the server and the sites")
+    if not terms.insecure and not options.demo:
+        say("no site may connect yet: idiolect deploy add-site FOLDER NAME PUBLIC_KEY")
 
 
 def _form(options: InitOptions) -> dict[str, Any]:
@@ -126,9 +134,11 @@ def _form(options: InitOptions) -> dict[str, Any]:
     if not options.target:
         raise SettingError("target: name the column to predict: --target NAME")
     features = _words(options.features)
+    kinds: dict[str, str] = {}
     classes = _classes(options.classes) if options.classes else None
     if options.like:
-        samples, features = _columns_like(options, features)
+        samples, kinds = _columns_like(options, features)
+        features = list(kinds)
         if classes is None:
             classes = _classes_of(samples[options.target])
     if not features or classes is None:
@@ -137,11 +147,17 @@ def _form(options: InitOptions) -> dict[str, Any]:
             "or a table that has the columns: --like FILE"
         )
     form = {"kind": "table", "target": options.target, "features": features, "classes": classes}
+    for name in _words(options.categories):
+        if name not in features:
+            raise SettingError(f"categories must be among the features, got {name!r}")
+        kinds[name] = TEXT
+    if set(kinds.values()) - {NUMBER}:
+        form["kinds"] = [kinds.get(name, NUMBER) for name in features]
     return {**form, "scale": options.scale}
 
 
-def _columns_like(options: InitOptions, features: list[str]) -> tuple[Any, list[str]]:
-    """The rows of --like, and its features: by the rules of every table."""
+def _columns_like(options: InitOptions, features: list[str]) -> tuple[Any, dict[str, str]]:
+    """The rows of --like, and its features with their kinds: by the rules of every table."""
     path = str(given_path(options.like, "like"))
     reader = TableFile(
         path=path,
@@ -161,7 +177,15 @@ def _columns_like(options: InitOptions, features: list[str]) -> tuple[Any, list[
     if dropped:
         words = ", ".join(f"{name!r} ({why})" for name, why in dropped.items())
         say(f"columns of {options.like} that are no features: {words}; --features keeps one")
-    return samples.frame, list(kinds)
+    return samples.frame, {name: _kind(samples.frame[name], kinds[name]) for name in kinds}
+
+
+def _kind(column: Any, kind: str) -> str:
+    """What the data contract says of a column."""
+    if kind != CATEGORY:
+        return NUMBER
+    _, values = coded(column)
+    return TEXT if all(isinstance(value, str) for value in values) else CODE
 
 
 def _classes_of(column: Any) -> list[Any]:
@@ -308,6 +332,45 @@ def _status(argv: list[str]) -> None:
     print(json.dumps(facts) if parsed.output.json else "\n".join(in_words(facts)))
 
 
+def _add_site(argv: list[str]) -> None:
+    """Register the public key of a site, which may then connect under this name."""
+    name = _change_key("add-site", _add_site.__doc__, argv, replace=False)
+    say(f"{name} may connect; start it with: idiolect host start --site {shlex.quote(name)} ...")
+
+
+def _rotate_key(argv: list[str]) -> None:
+    """Register a new public key of a site; the old one opens nothing from the next round on."""
+    name = _change_key("rotate-key", _rotate_key.__doc__, argv, replace=True)
+    say(f"{name} has a new key; the old one is refused from the next round on")
+
+
+def _change_key(command: str, text: str | None, argv: list[str], replace: bool) -> str:
+    parser = _folder_parser(command, text)
+    parser.add_argument("name", help="what the site is called")
+    parser.add_argument("public_key", help="file that `idiolect host key` has written at the site")
+    layout, deployment, parsed = _opened(parser, argv)
+    _refuse_insecure(deployment.terms)
+    if NUMBERED.fullmatch(parsed.name):
+        raise SettingError(f"name must not be that of a demo's key (site-N), got {parsed.name!r}")
+    layout.add_site(parsed.name, given_path(parsed.public_key, "public_key"), replace)
+    return str(parsed.name)
+
+
+def _remove_site(argv: list[str]) -> None:
+    """Take away the key of a site; it takes no part from the next round on."""
+    parser = _folder_parser("remove-site", _remove_site.__doc__)
+    parser.add_argument("name", help="what the site is called")
+    layout, deployment, parsed = _opened(parser, argv)
+    _refuse_insecure(deployment.terms)
+    layout.remove_site(parsed.name)
+    say(f"{parsed.name} is removed; a running server asks it no more from the next round on")
+
+
+def _refuse_insecure(terms: Terms) -> None:
+    if terms.insecure:
+        raise SettingError("insecure: this federation has no keys, and everyone may connect")
+
+
 def _certificates(argv: list[str]) -> None:
     """New test certificates for the server of a federation."""
     parser = _folder_parser("certificates", _certificates.__doc__)
@@ -360,5 +423,8 @@ ACTIONS: dict[str, Callable[[list[str]], None]] = {
     "run": _run,
     "status": _status,
     "stop": _stop,
+    "add-site": _add_site,
+    "remove-site": _remove_site,
+    "rotate-key": _rotate_key,
     "certificates": _certificates,
 }
