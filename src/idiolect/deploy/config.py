@@ -44,6 +44,7 @@ class Terms(Knobs):
     most_samples: int = knob(
         10_000_000, "samples that a client may have: what a site claims weighs its messages", low=1
     )
+    most_message: float = knob(256.0, "MiB of a message: larger ones are refused unread", above=0)
     insecure: bool = knob(False, "without TLS and keys of sites: for trials on one machine")
 
     def __post_init__(self) -> None:

@@ -128,7 +128,8 @@ class DeploymentFolder:
             _secret(place / name)
         serve = [sys.executable, "-m", "idiolect.deploy.flower.server", f"{self.folder}"]
         certificates = None if terms.insecure else self.certificates
-        superlink = link.command(bind(terms.host), terms.port, place, certificates)
+        most = int(terms.most_message * 2**20)
+        superlink = link.command(bind(terms.host), terms.port, place, certificates, most)
         return _processes(place, {"superlink": superlink, "server": serve})
 
     def site_processes(self, number: int, terms: Terms, path: Path | None = None) -> Path:
