@@ -12,11 +12,13 @@ from deploy.test_malicious_site import Keyed
 from deploy.test_server import DATA, deployment, entries, quiet
 from engine.stand_in import three
 from idiolect.cli.main import main
+from idiolect.core.files import read_document
 from idiolect.deploy.certificates import make_site_key, public_key
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.flower.server import FlowerServer
 from idiolect.deploy.folder import DeploymentFolder, create
 from idiolect.deploy.server import serve
+from idiolect.deploy.watch import ServerStatus
 from idiolect.run.plan import Plan
 
 
@@ -200,7 +202,14 @@ def test_a_site_with_a_new_key_keeps_its_clients(tmp_path):
 
     wires = Keyed(sites, dict(NAMES), {2: rotate})
     run = deployment("scaffold", terms={"insecure": False}, rounds=4)
-    result = serve(wires, run, tmp_path / "run", tell=quiet)
+    file = tmp_path / "status.json"
+    result = serve(wires, run, tmp_path / "run", tell=quiet, status=file)
+    sites = read_document(file, ServerStatus).sites
+    assert [(site.site, site.rounds, site.here) for site in sites] == [
+        ("east", 4, True),
+        ("north", 4, True),
+        ("south", 4, True),
+    ]
     assert [row["client"] for row in result.clients_table()] == list(DATA.ids)
     assert [e["selected"] for e in entries(tmp_path)] == [6, 6, 6, 6]
     assert result.summary()["missing"] == 0

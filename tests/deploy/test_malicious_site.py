@@ -18,8 +18,9 @@ from deploy.test_server import (
     with_tensors,
 )
 from engine.stand_in import StandIn, Wires, three
-from idiolect.core.files import parse_json
+from idiolect.core.files import parse_json, read_document
 from idiolect.deploy.server import serve
+from idiolect.deploy.watch import ServerStatus
 from idiolect.host.calls import Call
 
 
@@ -313,6 +314,38 @@ def test_rubbish_in_every_round_puts_a_site_out(tmp_path, monkeypatch):
     (line,) = [line for line in lines if "put out" in line]
     assert line.startswith("south is put out of this run: ") and "2 rounds in a row" in line
     assert result.summary()["missing"] == 4
+
+
+def test_a_site_that_was_put_out_is_out_under_another_node_too(tmp_path):
+    sites = three(DATA)
+    evil = sites[102]
+
+    def again():
+        wires.sites.pop(102)
+        wires.sites[103] = evil
+
+    wires = Changing(sites, {2: again})
+    wires.tamper = lambda node, asked, said: (
+        flood(said) if node == 102 and Call.open(asked).kind == "update" else said
+    )
+    run = deployment(terms={"sites": 2}, rounds=5)  # without keys
+    serve(wires, run, tmp_path / "run", tell=quiet)
+    assert evil.calls.count("update") == 1
+
+
+def test_a_frame_without_a_message_is_a_missing_message(tmp_path):
+    def change(said: bytes) -> bytes:
+        call = Call.open(said)
+        empty = {name: t[:0] for name, t in call.tensors.items()}
+        empty["matrix"] = torch.zeros((0, 2**50), dtype=torch.uint8)  # of no byte
+        return Call(call.kind, call.facts, empty).pack()
+
+    wires = Wires(three(DATA))
+    wires.tamper = from_south("update", change)
+    file = tmp_path / "status.json"
+    serve(wires, deployment(), tmp_path / "run", tell=quiet, status=file)
+    *_, south = read_document(file, ServerStatus).sites
+    assert (south.site, south.rejected, south.missing) == ("south", 0, 6)
 
 
 def test_hits_that_are_no_number_are_no_figures(tmp_path):

@@ -175,7 +175,7 @@ def test_a_site_that_is_not_let_in_is_told_why_and_the_server_goes_on(running, t
 
     running.wait("stranger.txt", "was not made by the authority of certificates/ca.crt")
     running.wait("unknown.txt", "its key is not registered there")
-    running.wait("server.txt", "its public half belongs into keys/")
+    running.wait("server.txt", "registered: idiolect deploy add-site")
     running.wait("away.txt", "the server does not answer at its address")
 
     running.begin("known", copy_of(layout, tmp_path / "known").site_processes(2, terms))

@@ -483,7 +483,7 @@ LINES = {  # as Flower writes them
     "[code: 1001] Flower version is incompatible.": "another version of flwr",
     "WARNING : Connection attempt failed, retrying in 0.82 seconds": "does not answer",
     "[ApiError:2004] ..., exception: No SuperNode found with the given public key.": (
-        "its public half belongs into keys/"
+        "registered: idiolect deploy add-site"
     ),
     "ERROR: [Errno 98] address already in use": "the port is in use",
     "The SuperNode could not establish a connection to the SuperLink.": "the log says why",

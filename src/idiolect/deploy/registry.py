@@ -321,7 +321,9 @@ class SiteRegistry:
             rotated = registered.get(node) == name and site.node not in registered
             if not rotated and (self.same_node or site.node in self.network.online()):
                 raise ValueError(f"{name!r} is the name of another site (node {site.node})")
-            site.node = node
+            self._move(site, node, pardoned=rotated)
+            if self.records[node].put_out:
+                return
         talk.name = name
         self._names[node] = name
         self.record(node, name)
@@ -332,6 +334,18 @@ class SiteRegistry:
             self._ask(node, Conversation(-1, "sums", name), Call("sums", self.sums))
         else:
             self.propose(node, name)
+
+    def _move(self, site: RegisteredSite, node: int, pardoned: bool) -> None:
+        """A site is back at another node: what is known of it goes with it.
+
+        One that was put out still is, unless the operator has registered another key of it.
+        """
+        record = self.records.pop(site.node, None) or SiteRecord(site.name, node)
+        record.node = node
+        if pardoned:
+            record.put_out, record.faults, record.reason = False, 0, ""
+        self.records[node] = record
+        site.node = node
 
     def _check_name(self, node: int, name: str) -> None:
         """Refuse, by ValueError, a name that is not this node's own.

@@ -101,14 +101,16 @@ class SiteRounds(Rounds):
     def _record(self) -> None:
         """What became of each site's messages, for whoever watches; who breaks rules is put out."""
         # where nobody's messages count, training has diverged, or a quorum is missing
-        any_counted = any(counted for _, counted in self.remote.tallies.values())
-        for n, (heard, counted) in self.remote.tallies.items():
+        any_counted = any(counted for *_, counted in self.remote.tallies.values())
+        for n, (heard, received, counted) in self.remote.tallies.items():
             record = self.registry.record(self.sites[n].node, self.sites[n].name)
             no_reply = self.remote.no_replies.get(n)
             if no_reply is None:
                 record.seen = time.time()
                 record.rounds += 1
-                record.rejected += heard - counted
+                rejected = max(min(heard, received) - counted, 0)
+                record.rejected += rejected
+                record.missing += heard - counted - rejected
                 if counted:
                     record.faults, record.reason = 0, ""
             else:

@@ -43,13 +43,13 @@ MEANINGS = {
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is refused: it has expired, is "
     "for another address, or was not made by the authority of certificates/ca.crt; trying again",
     UNKNOWN_KEY: "the server refuses this site: its key is not registered there. Give the public "
-    "half to the server's operator, who puts it into keys/; trying again",
+    "half to the server's operator (idiolect deploy add-site); trying again",
     CONNECTED: "the server refuses this site for now: a connection with its key is there already, "
     "of another process, or from before a crash (given up after 45 seconds); trying again",
     "[code: 1001]": "the server has another version of flwr; install the same; trying again",
     # said by a SuperLink
     "No SuperNode found with the given public key": "a site was refused, for its key is not "
-    "registered: its public half belongs into keys/, and the server is to be started again",
+    "registered: idiolect deploy add-site",
     "address already in use": "the port is in use by another process; trying again",
 }
 NO_ANSWER = "Connection attempt failed, retrying"  # of a relay: its SuperNode starts just now
