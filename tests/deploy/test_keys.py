@@ -13,6 +13,7 @@ from deploy.test_server import DATA, deployment, entries, quiet
 from engine.stand_in import three
 from idiolect.cli.main import main
 from idiolect.core.files import read_document
+from idiolect.core.knobs import SettingError
 from idiolect.deploy.certificates import make_site_key, public_key
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.flower.server import FlowerServer
@@ -213,3 +214,27 @@ def test_a_site_with_a_new_key_keeps_its_clients(tmp_path):
     assert [row["client"] for row in result.clients_table()] == list(DATA.ids)
     assert [e["selected"] for e in entries(tmp_path)] == [6, 6, 6, 6]
     assert result.summary()["missing"] == 0
+
+
+# -- the data contract -----------------------------------------------------------------------------
+def test_init_writes_what_columns_hold(tmp_path, capsys):
+    table = tmp_path / "like.csv"
+    rows = [f"{40 + k},{'fm'[k % 2]},{k % 3 == 0},{'ny'[k % 2]}" for k in range(30)]
+    table.write_text("age,sex,smoker,outcome\n" + "\n".join(rows))
+    words = ["--like", str(table), "--target", "outcome", "--scale", "federated"]
+    assert main(["deploy", "init", str(tmp_path / "a"), *words]) == 0
+    data = Deployment.read(tmp_path / "a").data
+    kinds = dict(zip(data["features"], data["kinds"], strict=True))
+    assert kinds == {"age": "number", "sex": "text", "smoker": "code"}
+    words = ["--target", "outcome", "--features", "age,sex", "--classes", "n,y"]
+    assert main(["deploy", "init", str(tmp_path / "b"), *words, "--categories", "sex"]) == 0
+    assert Deployment.read(tmp_path / "b").data["kinds"] == ["number", "text"]
+    assert main(["deploy", "init", str(tmp_path / "c"), *words, "--categories", "ward"]) == 2
+    assert "categories must be among the features, got 'ward'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kinds", [["number"], ["number", "date"], "number", [1, 2]])
+def test_kinds_that_are_none_are_refused(kinds):
+    form = {"kind": "table", "target": "y", "features": ["a", "b"], "classes": [0, 1]}
+    with pytest.raises(SettingError, match="kinds must be one of number, text, code per feature"):
+        Deployment(Plan("fedavg", {}, ""), {**form, "scale": "client", "kinds": kinds})
