@@ -82,7 +82,7 @@ class Federation:
 
     def __init__(self, folder: Path, deployment: Deployment, proxies: bool = False):
         self.terms = deployment.terms
-        self.layout: DeploymentFolder = create(folder, deployment)
+        self.layout: DeploymentFolder = create(folder, deployment, demo=True)
         self.running: dict[str, subprocess.Popen] = {}
         self.proxies = [Proxy(self.terms.port) for _ in range(self.terms.sites if proxies else 0)]
 
@@ -263,6 +263,9 @@ def nan(folder: Path) -> None:
 HOSPITALS = ("Cleveland", "Hungary", "VA")
 
 
+TEXTS = ("cp", "restecg")  # features that are categories
+
+
 def hospitals(folder: Path) -> list[Path]:
     """The table of each hospital, in a file of its own, as a hospital would have it."""
     paths = []
@@ -282,6 +285,7 @@ def demo(folder: Path) -> None:
     features = tables[0].read_text().splitlines()[0].split(",")[:-1]
     form = {"kind": "table", "target": "disease", "features": features, "scale": "federated"}
     form["classes"] = ["no", "yes"]
+    form["kinds"] = ["text" if name in TEXTS else "number" for name in features]
     plan = Plan("ditto", {}, "", settings={"rounds": 10, "batch": 32, "threads": 1})
     terms = Terms(sites=3, wait=300.0, deadline=120.0, address=f"127.0.0.1:{free_port()}")
     with Federation(folder / "fed", Deployment(plan, form, terms)) as made:

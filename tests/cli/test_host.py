@@ -246,7 +246,7 @@ def test_a_site_with_a_table_from_the_command_line(tmp_path):
 def test_the_page_for_owners_names_every_rule_and_no_flag_that_there_is_not(capsys):
     page = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
     helps = ""
-    for command in ("start", "status", "export", "predict"):
+    for command in ("start", "key", "status", "export", "predict"):
         arguments = ["--data", "table"] if command == "start" else []
         with pytest.raises(SystemExit):
             main(["host", command, *arguments, "--help", "all"])

@@ -33,7 +33,7 @@ class Federation:
         self.whole = data.load("digits", clients=2 * sites)
         names = [f"site-{n // 2 + 1}/{n % 2 + 1}" for n in range(2 * sites)]
         self.whole = replace(self.whole, ids=tuple(names))
-        self.layout: DeploymentFolder = create(folder, self.deployment("fedavg"))
+        self.layout: DeploymentFolder = create(folder, self.deployment("fedavg"), demo=True)
         self.running: dict[str, subprocess.Popen] = {}
 
     def deployment(self, method: str, **settings) -> Deployment:

@@ -44,7 +44,7 @@ TABLE = {
 
 def made(folder, data=ARRAY, **terms) -> DeploymentFolder:
     plan = Plan("lp-proj", {"dim": 50}, "", model="linear", settings={"rounds": 3, "batch": 8})
-    return create(folder, Deployment(plan, data, Terms(**{"sites": 2, **terms})))
+    return create(folder, Deployment(plan, data, Terms(**{"sites": 2, **terms})), demo=True)
 
 
 # -- the folder ------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
 # -- a SuperLink that refuses ----------------------------------------------------------------------
 def folder(path: Path) -> tuple[DeploymentFolder, Terms]:
     terms = Terms(sites=2, address=f"127.0.0.1:{free_port()}")
-    return create(path, Deployment(Plan("fedavg", {}, ""), ARRAY, terms)), terms
+    return create(path, Deployment(Plan("fedavg", {}, ""), ARRAY, terms), demo=True), terms
 
 
 def copy_of(layout: DeploymentFolder, path: Path) -> DeploymentFolder:
@@ -175,7 +175,7 @@ def test_a_site_that_is_not_let_in_is_told_why_and_the_server_goes_on(running, t
 
     running.wait("stranger.txt", "was not made by the authority of certificates/ca.crt")
     running.wait("unknown.txt", "its key is not registered there")
-    running.wait("server.txt", "its public half belongs into keys/")
+    running.wait("server.txt", "registered: idiolect deploy add-site")
     running.wait("away.txt", "the server does not answer at its address")
 
     running.begin("known", copy_of(layout, tmp_path / "known").site_processes(2, terms))

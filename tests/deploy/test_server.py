@@ -289,13 +289,14 @@ def test_a_site_with_other_data_is_left_out_with_a_word(tmp_path):
     assert any("south is left out: its samples are" in text for text in told)
 
 
-def test_a_client_of_two_sites_is_one_of_the_first(tmp_path):
+def test_a_client_id_at_two_sites_is_told_apart_by_the_name_of_the_site(tmp_path):
     sites = three(DATA)
     sites[102].data = sites[101].data
     told = []
-    result = serve(Wires(sites), deployment(terms={"sites": 2}), tmp_path / "run", tell=told.append)
-    assert len(result.clients_table()) == 4
-    assert any("duplicate client id" in text and "(already at north)" in text for text in told)
+    result = serve(Wires(sites), deployment(), tmp_path / "run", tell=told.append)
+    ids = [str(row["client"]) for row in result.clients_table()]
+    assert ids == [*map(str, DATA.ids[:4]), f"south/{DATA.ids[2]}", f"south/{DATA.ids[3]}"]
+    assert any("and so has north; here it is 'south/" in text for text in told)
 
 
 # -- what sites may send ---------------------------------------------------------------------------

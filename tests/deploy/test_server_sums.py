@@ -48,6 +48,7 @@ def sites(tmp_path, **options) -> dict[int, Site]:
 
 def deployment(scale: str = "federated", features=FEATURES) -> Deployment:
     form = {"kind": "table", "target": "outcome", "classes": ["n", "y"], "scale": scale}
+    form["kinds"] = ["text" if name == "ward" else "number" for name in features]
     terms = Terms(sites=3, wait=5.0, deadline=20.0)
     return Deployment(
         Plan("fedavg", {}, "", settings=SETTINGS), {**form, "features": features}, terms

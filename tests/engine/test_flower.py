@@ -1,5 +1,6 @@
 """Frames over Flower: a carrier against a Grid, a relay against a socket. No Flower is started."""
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -358,8 +359,6 @@ def test_parts_of_messages_are_asked_for_again_soon():
 
 
 def _call(guard, path, headers=()):
-    import asyncio
-
     said = []
 
     async def send(message):
@@ -386,6 +385,29 @@ def test_only_the_operator_starts_runs_and_registers_nodes():
     _call(guard, "/v1/fleet/pull-messages")
     _call(guard, "/v1/runtime/pull-messages")
     assert len(reached) == 3
+
+
+def test_a_request_beyond_the_size_of_a_message_is_not_read():
+    taken = []
+
+    async def app(scope, receive, send):
+        while (event := await receive())["type"] == "http.request":
+            taken.append(len(event["body"]))
+            if not event["more_body"]:
+                break
+
+    guard = Guard(app, key=b"secret", most=1000)
+    for length in (b"1001", b"9" * 30, b"-5", b"x"):
+        reply = _call(guard, "/v1/fleet/push-object", [(b"content-length", length)])
+        assert reply[0]["status"] == 413
+    assert not taken
+
+    async def endless():
+        return {"type": "http.request", "body": bytes(300), "more_body": True}
+
+    scope = {"type": "http", "path": "/v1/fleet/push-object", "headers": []}
+    asyncio.run(guard(scope, endless, None))
+    assert taken == [300] * 3
 
 
 # -- the supervisor --------------------------------------------------------------------------------
@@ -461,7 +483,7 @@ LINES = {  # as Flower writes them
     "[code: 1001] Flower version is incompatible.": "another version of flwr",
     "WARNING : Connection attempt failed, retrying in 0.82 seconds": "does not answer",
     "[ApiError:2004] ..., exception: No SuperNode found with the given public key.": (
-        "its public half belongs into keys/"
+        "registered: idiolect deploy add-site"
     ),
     "ERROR: [Errno 98] address already in use": "the port is in use",
     "The SuperNode could not establish a connection to the SuperLink.": "the log says why",

@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 NoneType = type(None)
+LARGEST = 2**1023  # whole numbers up to here are numbers of 64 bits too
 WORDS = {
     int: "a whole number",
     float: "a number",
@@ -35,7 +36,8 @@ WORDS = {
 def decode(value: Any, hint: Any, place: str = "") -> Any:
     """Plain data as a type hint says: a dataclass from an object, everything else as it is.
 
-    A whole number is a number too; true is no number. What does not fit is a ValueError.
+    A whole number that 64 bits hold is a number too; true is no number. What does not fit is a
+    ValueError.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -60,6 +62,8 @@ def decode(value: Any, hint: Any, place: str = "") -> Any:
             return value
         if dataclasses.is_dataclass(outer) and isinstance(value, dict):
             return _decode_object(value, outer, place)
+        if outer is float and type(value) is int and abs(value) > LARGEST:
+            raise ValueError(f"{place or 'it'} must be a number of 64 bits, got one beyond them")
         if type(value) is outer or (outer is float and type(value) is int):
             return _decode_inside(value, get_args(kind), place)
         if outer is tuple and type(value) is list:

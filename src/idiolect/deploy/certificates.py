@@ -1,7 +1,7 @@
-"""Certificates and keys of a test federation: an authority, the server's certificate, site keys.
+"""Certificates and keys: a test authority, the server's certificate, the keys of sites.
 
-For a federation that lasts, take the certificates of your organisation, and let each site make its
-own key (`ssh-keygen -t ecdsa -b 384`), of which the server needs the public half only.
+For a federation that lasts, take the certificates of your organisation. Each site makes its own key
+(`idiolect host key`), of which the server gets the public half only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from ..core.knobs import SettingError
 from ..engine.carriers.flower import require
 
 DAYS = 365
+SITE_KEY = "node.key"  # the file with a site's private key
+SITE_PUBLIC = "node.pub"
+MOST_PUBLIC = 4096  # bytes of a public key's file
 
 
 def make_authority(
@@ -58,20 +61,27 @@ def make_site_key(path: Path) -> bytes:
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
+def public_key_line(path: Path) -> bytes:
+    """A public key as it is kept: its kind and its numbers, without the comment of its owner."""
+    public_key(path)
+    return b" ".join(path.read_bytes().split()[:2]) + b"\n"
+
+
 def public_key(path: Path) -> bytes:
     """A public key as Flower registers it; SettingError where the file is none."""
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
 
     try:
-        key = load_ssh_public_key(path.read_bytes())
+        with path.open("rb") as file:
+            key = load_ssh_public_key(file.read(MOST_PUBLIC))
         if not uses_nist_ec_curve(key):  # type: ignore[arg-type]
             raise ValueError("another kind of key")
         return public_key_to_bytes(key)  # type: ignore[arg-type]
     except Exception as error:  # of several libraries
         raise SettingError(
             f"keys: {path} is no public key of a site ({error}); "
-            "one that `ssh-keygen -t ecdsa -b 384` makes is accepted"
+            "one that `idiolect host key` makes is accepted"
         ) from None
 
 
@@ -108,6 +118,23 @@ def check_certificate(certificate: Path, authority: Path, host: str) -> None:
             f"certificates: {certificate} is for {names_in_it}, and the sites connect to {host}; "
             "make new ones: idiolect deploy certificates"
         )
+
+
+def expiry(folder: Path) -> dict[str, float]:
+    """When the certificates of a server end, in seconds since 1970, by the names of their files."""
+    require()
+    from cryptography import x509
+
+    last = {}
+    for name in ("server.crt", "ca.crt"):
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / name).read_bytes())
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            raise SettingError(f"certificates: {folder / name} cannot be read: {error}") from None
+        last[name] = certificate.not_valid_after_utc.timestamp()
+    return last
 
 
 def _name(text: str) -> Any:

@@ -1,7 +1,9 @@
 """A deployed federation as one file, deployment.toml: what is trained, on what, by how many sites.
 
 [deployment]   sites, least, wait, deadline, address, insecure
-[data]         the form that every site's data must have: the data contract
+[data]         the form that every site's data must have: the data contract. Of tables: target,
+               features, classes, scale, and kinds, which says what the features hold (number,
+               text, code; all numbers where it is left out)
 [method] [model] [run] [task]   as in any settings file
 """
 
@@ -15,6 +17,8 @@ from typing import Any
 from ..core.documents import expect_fields, toml_sections
 from ..core.files import regular_file, write_atomic
 from ..core.knobs import Knobs, SettingError, build, knob, refused_in
+from ..data.prepare.columns import NUMBER
+from ..data.prepare.federated import KINDS
 from ..run.plan import FLOWER, Plan
 from ..run.settings import Settings
 from .site.agreement import TABLE, read_form
@@ -36,6 +40,11 @@ class Terms(Knobs):
         600.0, "seconds after which a round proceeds without the sites that are late", above=0
     )
     address: str = knob("127.0.0.1:9092", "host:port that the sites connect to")
+    most_clients: int = knob(10_000, "clients that a site may have", low=1)
+    most_samples: int = knob(
+        10_000_000, "samples that a client may have: what a site claims weighs its messages", low=1
+    )
+    most_message: float = knob(256.0, "MiB of a message: larger ones are refused unread", above=0)
     insecure: bool = knob(False, "without TLS and keys of sites: for trials on one machine")
 
     def __post_init__(self) -> None:
@@ -130,7 +139,14 @@ def agreed_form(data: dict[str, Any]) -> dict[str, Any]:
     """The data contract as sites agree to it: with a preparation in place of the kind of scale."""
     if data.get("kind") != TABLE:
         return dict(data)
-    return {**{name: value for name, value in data.items() if name != "scale"}, "preparation": None}
+    own = {name: value for name, value in data.items() if name not in ("scale", "kinds")}
+    return {**own, "preparation": None}
+
+
+def kinds_of_columns(data: dict[str, Any]) -> dict[str, str]:
+    """What each feature of a table holds: numbers, unless the contract says otherwise."""
+    features = data["features"]
+    return dict(zip(features, data.get("kinds") or [NUMBER] * len(features), strict=True))
 
 
 def check_form(data: dict[str, Any]) -> None:
@@ -146,6 +162,12 @@ def check_form(data: dict[str, Any]) -> None:
             raise SettingError(
                 "scale must be 'client' (each site by its own means) or 'federated' (all by the "
                 f"means of all, from counts and sums), got {data.get('scale')!r}"
+            )
+        kinds = data.get("kinds", [NUMBER] * len(data["features"]))
+        known = isinstance(kinds, list) and all(kind in KINDS for kind in kinds)
+        if not known or len(kinds) != len(data["features"]):
+            raise SettingError(
+                f"kinds must be one of {', '.join(KINDS)} per feature, in their order, got {kinds}"
             )
         if len(data["classes"]) == 1:
             raise SettingError("classes must be two or more, or [] for values, got one")

@@ -4,16 +4,17 @@ deployment.toml                  what is trained, on what, by how many sites
 README.md                        the commands for both roles
 app/                             what Flower calls the app of a run: it names this package
 certificates/ca.crt              the authority; sites need it. server.crt, server.key: the server
-keys/site-1.pub, ...             who may connect
+keys/NAME.pub, ...               who may connect
 server/                          the server's own: database, secrets, logs
 runs/                            run directories
-sites/1/node.key, ...            a site's own: give it to its owner, and remove it here
+sites/1/node.key, ...            private keys of the sites of a demo; others make their own
 server.sh, site-1.sh, systemd/   how both are started
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import socket
@@ -22,10 +23,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 
-from ..core.files import private_folder, write_atomic, write_json
+from ..core.files import private_folder, sync, write_atomic, write_json
 from ..core.knobs import SettingError
 from ..core.text import plural
-from .certificates import check_certificate, make_authority, make_site_key
+from .certificates import (
+    SITE_KEY,
+    check_certificate,
+    make_authority,
+    make_site_key,
+    public_key,
+    public_key_line,
+)
 from .config import FILE, Deployment, Terms
 from .flower import link, node
 from .site.agreement import TABLE
@@ -93,6 +101,11 @@ class DeploymentFolder:
         return self.server / "outcome.json"
 
     @property
+    def status(self) -> Path:
+        """How far the run is, and with whom."""
+        return self.server / "status.json"
+
+    @property
     def log(self) -> Path:
         """What the server has to say of its runs."""
         return self.server / "said.txt"
@@ -115,16 +128,20 @@ class DeploymentFolder:
             _secret(place / name)
         serve = [sys.executable, "-m", "idiolect.deploy.flower.server", f"{self.folder}"]
         certificates = None if terms.insecure else self.certificates
-        superlink = link.command(bind(terms.host), terms.port, place, certificates)
+        most = int(terms.most_message * 2**20)
+        superlink = link.command(bind(terms.host), terms.port, place, certificates, most)
         return _processes(place, {"superlink": superlink, "server": serve})
 
     def site_processes(self, number: int, terms: Terms, path: Path | None = None) -> Path:
         """The processes that connect a site, for the supervisor: a file that names them."""
         place = self.site(number)
+        key = self.site_key(number)
         if not terms.insecure:
-            for file in (self.authority, place / "node.key"):
+            for file in (self.authority, key):
                 if not file.is_file():
-                    raise SettingError(f"directory: {file} is missing; it comes with the site")
+                    how = f"idiolect host key --state {place / 'state'}"
+                    word = how if file == key else "it comes with the site"
+                    raise SettingError(f"directory: {file} is missing; {word}")
                 if not os.access(file, os.R_OK):
                     raise SettingError(f"directory: {file} cannot be read by this user")
         line = path or place / "state" / "host.sock"
@@ -136,7 +153,48 @@ class DeploymentFolder:
         private_folder(place)
         _secret(place / "secret")
         authority = None if terms.insecure else self.authority
-        return _processes(place, node.commands(terms.address, free_port(), place, line, authority))
+        commands = node.commands(terms.address, free_port(), place, line, authority, key)
+        return _processes(place, commands)
+
+    def site_key(self, number: int) -> Path:
+        """The private key of a site: where `idiolect host key` puts it, or a demo's."""
+        demo = self.site(number) / SITE_KEY
+        return demo if demo.exists() else self.site(number) / "state" / SITE_KEY
+
+    # -- who may connect -------------------------------------------------------------------------
+    def add_site(self, name: str, public: Path, replace: bool = False) -> None:
+        """Register a site's public key under its name; with `replace`, in place of its old one.
+
+        The server takes note before its next round.
+        """
+        path = self._public_key(name)
+        if path.exists() != replace:
+            word = "is not registered; idiolect deploy add-site"
+            if not replace:
+                word = "is registered already; idiolect deploy rotate-key gives it another key"
+            raise SettingError(f"name: {name!r} {word}")
+        key = public_key(public)
+        for other in sorted(self.keys.glob("*.pub")):
+            if public_key(other) == key:
+                raise SettingError(f"public_key: it is the key of {other.stem!r} already")
+        private_folder(self.keys)
+        write_atomic(path, public_key_line(public))
+
+    def remove_site(self, name: str) -> None:
+        """Take a site's key away: it takes no part from the next round on."""
+        path = self._public_key(name)
+        if not path.exists():
+            names = ", ".join(file.stem for file in sorted(self.keys.glob("*.pub"))) or "none"
+            raise SettingError(f"name: {name!r} is not registered; there are: {names}")
+        path.unlink()
+        sync(self.keys)
+
+    def _public_key(self, name: str) -> Path:
+        if not re.fullmatch(r"\w[\w .+@-]{0,63}", name) or name != name.strip():
+            raise SettingError(
+                f"name must be up to 64 letters, digits and any of . + @ - _ , got {name!r}"
+            )
+        return self.keys / f"{name}.pub"
 
 
 def _processes(place: Path, commands: dict[str, list[str]]) -> Path:
@@ -188,8 +246,12 @@ def free_port() -> int:
 
 
 # -- a new folder ----------------------------------------------------------------------------------
-def create(folder: Path, deployment: Deployment) -> DeploymentFolder:
-    """Write everything; SettingError where there is a deployment already."""
+def create(folder: Path, deployment: Deployment, demo: bool = False) -> DeploymentFolder:
+    """Write everything; SettingError where there is a deployment already.
+
+    Sites make their own keys. Those of a `demo`, whose sites are all on this machine, are made
+    here.
+    """
     if (folder / FILE).exists():
         raise SettingError(f"directory: {folder} holds a deployment already; choose another")
     layout = DeploymentFolder(private_folder(folder).absolute())
@@ -203,8 +265,8 @@ def create(folder: Path, deployment: Deployment) -> DeploymentFolder:
     if not terms.insecure:
         certify(layout, deployment)
         private_folder(layout.keys)
-        for number in range(1, terms.sites + 1):
-            public = make_site_key(layout.site(number) / "node.key")
+        for number in range(1, terms.sites + 1) if demo else ():
+            public = make_site_key(layout.site(number) / SITE_KEY)
             write_atomic(layout.keys / f"site-{number}.pub", public)
     roles = {f"site-{n}": f"site . {n}" for n in range(1, terms.sites + 1)}
     for name, role in {"server": "server .", **roles}.items():

@@ -7,6 +7,7 @@ answered. What sites refuse, fail to do or send as nonsense costs their own mess
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -16,14 +17,17 @@ from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import PATIENCE, HostCalls, NoReply
 from ..engine.rounds import Rounds
+from ..host.calls import MOST_FACTS, Call
 from ..host.host import HostSettings
 from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
 from ..server.server import Server
 from .config import Terms
-from .registry import LOOK, RegisteredSite, SiteRegistry, census_of
+from .registry import LOOK, MOST_FAULTS, RegisteredSite, SiteRegistry, census_of
 
 GREETING = 10.0  # seconds in which those greeted before a round may answer
+FRAME = MOST_FACTS + (1 << 16)  # bytes of a frame besides its tensors: facts, names, an error text
+MESSAGE = 64  # bytes around the numbers of a message
 SILENCE = 10.0  # seconds after which a site that says nothing is asked where it stands
 
 
@@ -48,6 +52,7 @@ class SiteRounds(Rounds):
         patience = min(PATIENCE, terms.deadline)
         calls = HostCalls(registry.network, terms.deadline, patience, SILENCE, strict=False)
         calls.on_unexpected = registry.receive_reply
+        calls.most_reply = self.most_reply
         counters = server.contract.method.traits.counters
         self.remote = RemoteHosts(self.proxies, calls, counters, self._tell, self.present)
         super().__init__(server, self.remote)
@@ -58,6 +63,8 @@ class SiteRounds(Rounds):
         self.sample_of = sample_of
         # called before a new site's first round
         self.joined: Callable[[RegisteredSite], None] = lambda site: None
+        # called before and after each round
+        self.trained: Callable[[Server], None] = lambda server: None
 
     def add(self, site: RegisteredSite) -> None:
         """A site with wire ids, as the next host."""
@@ -67,8 +74,61 @@ class SiteRounds(Rounds):
         self.registry.network.nodes.append(site.node)
 
     def advance(self, factors: Factors | None = None) -> None:
+        self.trained(self.server)
         self.assemble()
         super().advance(factors)
+        self._record()
+        self.trained(self.server)
+
+    def most_reply(self, host: int, call: Call) -> int:
+        """Bytes that an honest reply to a call has at most."""
+        tensors = call.tensors
+        if call.kind == "update":
+            _, message = self.server.contract.up_lengths(call.facts["version"])
+            counters = 4 + len(self.remote.counted)
+            return FRAME + len(tensors["train"]) * (message + 8 * counters)
+        if call.kind == "answer":
+            numbers = 2 * len(tensors["message"])  # 64 bits for each coordinate of 32
+            return FRAME + len(tensors["asked"]) * (numbers + MESSAGE)
+        if call.kind.startswith("evaluate"):
+            metrics = self.host_settings.metrics
+            columns = 6 + sum(metric.width(self.form) for metric in metrics)
+            counts = sum(math.prod(metric.shape(self.form)) for metric in metrics)
+            split = 8 * (len(tensors["wire_ids"]) * columns + counts)
+            return FRAME + len(call.facts.get("splits", "1")) * split
+        return FRAME
+
+    def _record(self) -> None:
+        """What became of each site's messages, for whoever watches; who breaks rules is put out."""
+        # where nobody's messages count, training has diverged, or a quorum is missing
+        any_counted = any(counted for *_, counted in self.remote.tallies.values())
+        for n, (heard, received, counted) in self.remote.tallies.items():
+            record = self.registry.record(self.sites[n].node, self.sites[n].name)
+            no_reply = self.remote.no_replies.get(n)
+            if no_reply is None:
+                record.seen = time.time()
+                record.rounds += 1
+                rejected = max(min(heard, received) - counted, 0)
+                record.rejected += rejected
+                record.missing += heard - counted - rejected
+                if counted:
+                    record.faults, record.reason = 0, ""
+            else:
+                record.missing += heard - counted
+                record.reason = f"{no_reply.reason}: {no_reply.text}".rstrip(": ")
+            malformed = no_reply is not None and no_reply.reason == "malformed"
+            if malformed or (no_reply is None and heard and not counted and any_counted):
+                self._blame(n, no_reply)
+
+    def _blame(self, n: int, no_reply: NoReply | None) -> None:
+        """A site has sent what no honest one sends; after several rounds of it, it is put out."""
+        site = self.sites[n]
+        record = self.registry.record(site.node, site.name)
+        record.faults += 1
+        text = no_reply.text if no_reply else "its messages were rejected"
+        record.reason = text
+        if record.faults >= MOST_FAULTS and not record.put_out:
+            self.registry.put_out(site.node, f"{text} ({record.faults} rounds in a row)")
 
     def present(self, host: int) -> bool:
         """Not one that has just given no answer: the deadline has been waited for once."""
@@ -155,4 +215,7 @@ class SiteRounds(Rounds):
         site = self.sites[host]
         reason = no_reply.text or self.registry.network.why.get(site.node, "")
         after = f": {reason}" if reason else ""
-        self.registry.tell(f"{site.name} gives no message ({no_reply.reason}){after}")
+        if no_reply.oversized:
+            self.registry.put_out(site.node, no_reply.text)
+        else:
+            self.registry.tell(f"{site.name} gives no message ({no_reply.reason}){after}")

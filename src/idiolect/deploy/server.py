@@ -8,6 +8,7 @@ a server that was killed finds everyone again.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,7 +21,7 @@ from ..core.files import read_document, write_document
 from ..core.knobs import SettingError
 from ..core.text import plural
 from ..data.federation import Census
-from ..data.prepare.federated import bytes_of_sums, combine, means
+from ..data.prepare.federated import bytes_of_sums, check_first, check_second, combine, means
 from ..engine.carriers import SiteCarrier
 from ..host.host import HostSettings
 from ..host.metrics import form_of, in_use, positive_class
@@ -39,10 +40,12 @@ from ..run.session import Session, Share
 from ..run.settings import Settings
 from ..server.server import Server
 from ..task.task import Task
-from .config import Deployment, Terms, agreed_form
+from ..wire.ledger import Ledger
+from .config import Deployment, Terms, agreed_form, kinds_of_columns
 from .registry import RegisteredSite, SiteRegistry, census_of
 from .rounds import SiteRounds
 from .site.agreement import read_form
+from .watch import ENDED, STOPPED, TRAINING, WAITING, ServerStatus, SiteStatus, StatusFile
 
 SITES = "sites.json"
 AGREEMENT = "agreement.json"  # the form of the data, as it was agreed
@@ -61,10 +64,12 @@ def serve(
     resume: bool = False,
     tell: Callable[[str], None] = print,
     progress: RoundReport | None = None,
+    status: Path | None = None,
 ) -> Result:
     """Gather the sites, and train with them; every round is saved.
 
-    With `resume` a stopped run is resumed: with the same sites, and any that have come since.
+    With `resume` a stopped run is resumed: with the same sites, and any that have come since. How
+    far it is, and with whom, is in the file `status`, for whoever watches.
     """
     settings = deployment.run_plan.make_settings()
     _check_positive(deployment, settings)
@@ -74,17 +79,99 @@ def serve(
         run = run_number(run_id, settings.seed)
         registry = SiteRegistry(network, _agreement(deployment, run, settings), tell)
         registry.same_node = not deployment.terms.insecure
+        watched = _watched(status, deployment, directory, settings, registry)
+        registry.most_clients = deployment.terms.most_clients
+        registry.most_samples = deployment.terms.most_samples
         if resume:
             sites = _remembered(directory, settings.seed)
             registry.agreement["data"] = read_document(directory / AGREEMENT, dict[str, Any])
             path = directory / SUMS
             sums = read_document(path, dict[str, list[int]]) if path.exists() else {}
-        else:
-            sites, sums = gather(registry, deployment)
-        server = DeployedRun(deployment, settings, registry, sites, directory)
-        server.sums = sums
-        server.progress = progress
-        return server.run(folder, run_id, resume)
+        with watched:
+            if not resume:
+                sites, sums = gather(registry, deployment)
+            server = DeployedRun(deployment, settings, registry, sites, directory)
+            server.sums = sums
+            server.progress = progress
+            server.watched = watched
+            return server.run(folder, run_id, resume)
+
+
+def _watched(
+    path: Path | None,
+    deployment: Deployment,
+    directory: Path,
+    settings: Settings,
+    registry: SiteRegistry,
+) -> WatchedRun:
+    """A run whose status is written while it lasts."""
+    terms = deployment.terms
+    method, now = deployment.plan.method, time.time()
+    rounds = settings.rounds
+    status = ServerStatus(
+        WAITING, str(directory), method, 0, rounds, now, 0.0, now, terms.wait, terms.deadline
+    )
+    watched = WatchedRun(StatusFile(path, status), registry)
+    registry.looked = watched.looked
+    return watched
+
+
+class WatchedRun:
+    """A run while it lasts, for whoever watches it."""
+
+    def __init__(self, file: StatusFile, registry: SiteRegistry):
+        self.file = file
+        self.registry = registry
+        self.ledger: Ledger | None = None
+
+    def __enter__(self) -> WatchedRun:
+        self.file.write(self.sites)
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        self.file.status.state = ENDED if kind is None else STOPPED
+        self.file.write(self.sites)
+
+    def looked(self) -> None:
+        """The registry has looked who is there."""
+        self.file.write(self.sites, force=False)
+
+    def trained(self, server: Server) -> None:
+        """A round is done, or a run that was stopped is about to go on."""
+        status = self.file.status
+        if server.version > status.rounds_done and status.state == TRAINING:
+            status.last_round = time.time()
+        status.state, status.rounds_done = TRAINING, server.version
+        self.ledger = server.ledger
+        self.file.write(self.sites)
+
+    def sites(self) -> list[SiteStatus]:
+        """Everyone that has come, by name."""
+        registry = self.registry
+        members = {site.node: site for site in registry.agreed.values()}
+        members |= {site.node: site for site in registry.enrolled.values()}
+        rows = []
+        for node in {*registry.records, *members}:
+            record = registry.record(node, members[node].name if node in members else "")
+            site = members.get(node)
+            sent = {"bytes_up": 0, "bytes_down": 0}
+            if site is not None and self.ledger is not None and site.wire_ids:
+                sent = {n: int(self.ledger.counts[n][site.wire_ids].sum()) for n in sent}
+            rows.append(
+                SiteStatus(
+                    record.name,
+                    site is not None and site.here,
+                    len(site.clients) if site is not None else 0,
+                    record.seen,
+                    record.rounds,
+                    record.rejected,
+                    record.missing,
+                    **sent,
+                    put_out=record.put_out,
+                    reason=record.reason,
+                )
+            )
+        return sorted(rows, key=lambda row: row.site)
 
 
 def _check_positive(deployment: Deployment, settings: Settings) -> None:
@@ -140,18 +227,17 @@ def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:
     """
     data, terms = deployment.data, deployment.terms
     features = data["features"]
+    kinds = kinds_of_columns(data)
     form = {"target": data["target"], "features": features}
     request: dict[str, Any] = {"pass": 1, "data": form, "missing": MISSING}
     first: dict[str, Any] = {}
 
     def check(name: str, columns: dict[str, Any]) -> None:
-        """Refuse sums that no site can have; one that comes between the passes has to wait."""
-        if set(columns) != (set(features) if not first else set(all_means)):
-            raise ValueError("sums: of other columns than requested")
+        """Refuse sums that no site with such columns can have."""
         if not first:
-            means([columns])
+            check_first(columns, kinds)
         elif name in first:
-            combine(features, [first[name]], [columns], MISSING)
+            check_second(columns, first[name], all_means)
         else:
             raise ValueError("sums: it joined between two passes, and is asked again")
 
@@ -160,10 +246,23 @@ def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:
     _until(registry, lambda: registry.column_sums, terms)
     all_means = means([columns for _, columns in registry.column_sums.values()])
     first = {name: columns for name, (_, columns) in registry.column_sums.items()}
+    nodes = {name: node for name, (node, _) in registry.column_sums.items()}
     registry.ask_sums({**request, "pass": 2, "means": all_means})
-    _until(registry, lambda: registry.column_sums, replace(terms, sites=len(first)))
+    # sites that do not answer in time, or not as they must, have no part in it
+
+    def settled() -> bool:
+        absent = set(first) - set(registry.column_sums)
+        return all(registry.record(nodes[name], name).reason for name in absent)
+
+    registry.wait_until(settled, terms.deadline)
+    _until(registry, lambda: registry.column_sums, terms)
+    centres = None
+    for name in set(first) - set(registry.column_sums):
+        registry.tell(f"{name} has no part in the means: its second sums did not come")
+        del first[name]
+        centres = all_means
     second = [registry.column_sums[name][1] for name in first]
-    preparation = combine(features, list(first.values()), second, MISSING)
+    preparation = combine(features, list(first.values()), second, MISSING, centres)
     registry.sums = None
     registry.agreement["data"]["preparation"] = preparation.as_dict()
     greeted, registry.column_sums = registry.column_sums, {}
@@ -204,6 +303,7 @@ class DeployedRun:
         self.sites = sites
         self.directory = directory
         self.progress: RoundReport | None = None
+        self.watched: WatchedRun | None = None
         self.sums: Sums = {}
         self.method = deployment.plan.make_method()
         self.census: Census = replace(census_of(sites, NAME), class_names=_labels(deployment))
@@ -258,6 +358,8 @@ class DeployedRun:
         )
         for site in self.sites:
             engine.add(site)
+        if self.watched is not None:
+            engine.trained = self.watched.trained
         return engine
 
     def leave(self, hosts: Sequence[HostLike]) -> None:

@@ -38,6 +38,9 @@ class RemoteHosts:
     is_present: Callable[[int], bool] = lambda host: True  # whether a host is evaluated at all
 
     no_replies: dict[int, NoReply] = field(default_factory=dict)  # in the last exchange
+    # of each host asked in the last round: clients heard, messages that came, those that counted
+    tallies: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    _received: dict[int, int] = field(default_factory=dict)  # messages of the round under way
     _requests: dict[int, RoundRequest] = field(default_factory=dict)  # of the round under way
     _late: set[int] = field(default_factory=set)  # hosts that may still be at work on it
     _lost: set[int] = field(default_factory=set)
@@ -57,6 +60,7 @@ class RemoteHosts:
         self.no_replies = {}
         self._late = set()
         self._lost = set()
+        self._received = {}
         self.calls.look_for_lost()
         requests = {n: request_for(request, host) for n, host in enumerate(self.hosts)}
         self._requests = {n: one for n, one in requests.items() if len(one.train)}
@@ -69,6 +73,8 @@ class RemoteHosts:
                 raise RuntimeError(f"host {n + 1} cannot be reached; the run can be resumed")
             if isinstance(update, NoReply):
                 (self._late if update.reason == "timed out" else self._lost).add(n)
+            else:
+                self._received[n] = len(update.messages)
             yield n, update
 
     def answer(self, query: Query) -> Iterator[tuple[int, Ragged | NoReply]]:
@@ -93,6 +99,14 @@ class RemoteHosts:
                 )
             )
             for n in self._requests
+        }
+        self.tallies = {
+            n: (
+                len(one.heard),
+                self._received.get(n, 0),
+                len(_among(conclusion.counted, self.hosts[n])),
+            )
+            for n, one in self._requests.items()
         }
         for n in self._late:
             self.calls.notify(n, frames[n])

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..core.knobs import SettingError
-from ..host.calls import FAILED, REFUSED, Call
+from ..host.calls import FAILED, MOST_FRAME, REFUSED, Call
 from .carriers import Carrier
 
 PATIENCE = 60.0  # seconds in which a lost host may come back
@@ -32,6 +32,7 @@ class NoReply:
 
     reason: str
     text: str = ""  # the host's error message, or what is wrong with its reply
+    oversized: bool = False  # whether the reply had more bytes than the call allows
 
 
 @dataclass
@@ -58,6 +59,9 @@ class HostCalls:
     on_lost: Callable[[int], None] = lambda host: None  # a host has been given up
     # a reply that came too late for its round
     on_unexpected: Callable[[int, bytes | None], None] = lambda ticket, frame: None
+
+    # bytes of a reply to a call, at most: longer ones are not read
+    most_reply: Callable[[int, Call], int] = lambda host, call: MOST_FRAME
 
     written: dict[int, int] = field(default_factory=dict)  # host -> the last round on its disk
     away: dict[int, int] = field(default_factory=dict)  # lost hosts -> ticket of a status call
@@ -159,7 +163,7 @@ class HostCalls:
             _mark_lost(line)
             line.retry_at = time.monotonic() + RETRY_SECONDS
             return
-        reply = self._open(n, frame)
+        reply = self._open(n, frame, self.most_reply(n, line.queue[0]))
         if isinstance(reply, NoReply):
             replies[n] = reply
             return
@@ -183,14 +187,14 @@ class HostCalls:
         else:
             replies[n] = reply
 
-    def _open(self, n: int, frame: bytes) -> Call | NoReply:
+    def _open(self, n: int, frame: bytes, most: int) -> Call | NoReply:
         """A reply; an unreadable one of another owner's host counts as none."""
         try:
-            reply = Call.open(frame)
+            reply = Call.open(frame, most)
         except ValueError as error:
             if self.strict:
                 raise
-            return NoReply("malformed", str(error))
+            return NoReply("malformed", str(error), len(frame) > most)
         if reply.kind not in (FAILED, REFUSED):
             return reply
         if self.strict:

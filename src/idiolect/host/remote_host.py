@@ -215,7 +215,7 @@ class SiteProxy:
             if (scores.weights is not None) != self.form.weighted:
                 raise ValueError("scores must have weights where samples have some, and only there")
             most = scores.samples * (1 + ROUNDING)  # a weighed mean, times the samples
-            hits_outside = (scores.hits < 0) | (scores.hits > most)
+            hits_outside = ~((scores.hits >= 0) & (scores.hits <= most))  # nor NaN
             gradients_outside = (scores.gradients < 0) | (scores.gradients > MOST_COUNTED)
             if bool(hits_outside.any()) or bool(gradients_outside.any()):
                 raise ValueError("scores: hits must be from none to all samples, gradients >= 0")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import secrets
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,8 @@ from ...core.files import given_folder, given_path, read_document, write_documen
 from ...core.knobs import Knobs, SettingError, build, kinds_of, knob
 from ...core.types import leaves
 from ...data import DATASETS
-from ...data.prepare.columns import coded
+from ...data.prepare.columns import CATEGORY, NUMBER, coded
+from ...data.prepare.federated import CODE, TEXT
 from ...data.read.tables import (
     ONE_CLIENT,
     TableFile,
@@ -29,7 +33,10 @@ from ...data.read.tables import (
 )
 from ...deploy.config import Deployment, Terms
 from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
+from ...deploy.pidfile import holder
+from ...deploy.registry import NUMBERED
 from ...deploy.site.data import NO_WEIGHTS
+from ...deploy.watch import HealthServer, health, in_words, status
 from ...report.console import say
 from ...report.tables import results_table
 from ...run.plan import Plan, row_spec
@@ -46,7 +53,7 @@ INIT_EXAMPLES = """For example:
 
 
 def deploy(argv: list[str]) -> None:
-    """Init, server, site, run, stop or certificates."""
+    """A new federation, its server and sites, runs, and who may connect."""
     run_action("deploy", ACTIONS, argv, "deploy command")
 
 
@@ -75,6 +82,8 @@ class InitOptions(Knobs):
         "client: each site by its own means; federated: by those of all, from counts and sums",
     )
     data: str = knob("", f"in place of a table: {', '.join(DATASETS.built_in)}")
+    demo: bool = knob(False, "make the private keys of the sites here: all are on this machine")
+    categories: str = knob("", "those of --features that hold text; '' = as in --like")
 
 
 def _init(argv: list[str]) -> None:
@@ -106,9 +115,12 @@ def _init(argv: list[str]) -> None:
         settings={n: settings[n] for n in plan.settings},
     )
     terms = build(Terms, parser.values(parsed, "deployment"), "deployment")
-    layout = create(given_folder(parsed.folder, "folder"), Deployment(plan, _form(options), terms))
+    chosen = Deployment(plan, _form(options), terms)
+    layout = create(given_folder(parsed.folder, "folder"), chosen, options.demo)
     _warn_if_insecure(terms)
     say(f"written: {layout.folder}; README.md there has the commands for the server and the sites")
+    if not terms.insecure and not options.demo:
+        say("no site may connect yet: idiolect deploy add-site FOLDER NAME PUBLIC_KEY")
 
 
 def _form(options: InitOptions) -> dict[str, Any]:
@@ -122,9 +134,11 @@ def _form(options: InitOptions) -> dict[str, Any]:
     if not options.target:
         raise SettingError("target: name the column to predict: --target NAME")
     features = _words(options.features)
+    kinds: dict[str, str] = {}
     classes = _classes(options.classes) if options.classes else None
     if options.like:
-        samples, features = _columns_like(options, features)
+        samples, kinds = _columns_like(options, features)
+        features = list(kinds)
         if classes is None:
             classes = _classes_of(samples[options.target])
     if not features or classes is None:
@@ -133,11 +147,17 @@ def _form(options: InitOptions) -> dict[str, Any]:
             "or a table that has the columns: --like FILE"
         )
     form = {"kind": "table", "target": options.target, "features": features, "classes": classes}
+    for name in _words(options.categories):
+        if name not in features:
+            raise SettingError(f"categories must be among the features, got {name!r}")
+        kinds[name] = TEXT
+    if set(kinds.values()) - {NUMBER}:
+        form["kinds"] = [kinds.get(name, NUMBER) for name in features]
     return {**form, "scale": options.scale}
 
 
-def _columns_like(options: InitOptions, features: list[str]) -> tuple[Any, list[str]]:
-    """The rows of --like, and its features: by the rules of every table."""
+def _columns_like(options: InitOptions, features: list[str]) -> tuple[Any, dict[str, str]]:
+    """The rows of --like, and its features with their kinds: by the rules of every table."""
     path = str(given_path(options.like, "like"))
     reader = TableFile(
         path=path,
@@ -157,7 +177,15 @@ def _columns_like(options: InitOptions, features: list[str]) -> tuple[Any, list[
     if dropped:
         words = ", ".join(f"{name!r} ({why})" for name, why in dropped.items())
         say(f"columns of {options.like} that are no features: {words}; --features keeps one")
-    return samples.frame, list(kinds)
+    return samples.frame, {name: _kind(samples.frame[name], kinds[name]) for name in kinds}
+
+
+def _kind(column: Any, kind: str) -> str:
+    """What the data contract says of a column."""
+    if kind != CATEGORY:
+        return NUMBER
+    _, values = coded(column)
+    return TEXT if all(isinstance(value, str) for value in values) else CODE
 
 
 def _classes_of(column: Any) -> list[Any]:
@@ -210,6 +238,9 @@ def _run(argv: list[str]) -> None:
     """Train with the sites of a federation, and show the table."""
     parser = _folder_parser("run", _run.__doc__, ("directory", "json", "quiet"))
     parser.add_argument("--resume", action="store_true", help="resume the last run")
+    parser.add_argument(
+        "--health-port", type=int, help="answer GET /health at this port of 127.0.0.1 meanwhile"
+    )
     layout, deployment, parsed = _opened(parser, argv)
     pid = _pid(layout.server)
     if pid is None:
@@ -219,8 +250,9 @@ def _run(argv: list[str]) -> None:
     order = RunOrder(secrets.token_hex(8), str(directory), parsed.resume)
     if layout.request.exists():
         raise SettingError("server: a run is in progress; wait for it, or stop the server")
-    write_document(layout.request, encode(order))
-    error = _follow(layout, order, at, parsed.output.quiet)
+    with nullcontext() if parsed.health_port is None else _health(layout, parsed.health_port):
+        write_document(layout.request, encode(order))
+        error = _follow(layout, order, at, parsed.output.quiet)
     if error:
         raise SettingError(f"{error} (run directory: {directory})")
     result = load(directory)
@@ -230,6 +262,14 @@ def _run(argv: list[str]) -> None:
     summary = result.summary()
     emit(parsed.output.json, summary, results_table([summary], title))
     say(f"run directory: {directory}")
+
+
+def _health(layout: DeploymentFolder, port: int) -> HealthServer:
+    if not 0 <= port < 65536:
+        raise SettingError(f"health_port must be a port, 0 to 65535, got {port}")
+    server = HealthServer(port, lambda: health(layout))
+    say(f"health: http://127.0.0.1:{server.port}/health")
+    return server
 
 
 def _directory(layout: DeploymentFolder, deployment: Deployment, parsed: Any) -> Path:
@@ -251,6 +291,8 @@ def _follow(layout: DeploymentFolder, order: RunOrder, at: int, quiet: bool) -> 
             outcome = read_document(layout.outcome, RunOutcome)
         if layout.log.exists() and not quiet:
             with layout.log.open("rb") as file:
+                # a log that is full is set aside, and a new one begun
+                at = at if at <= layout.log.stat().st_size else 0
                 file.seek(at)
                 new = file.read()
             whole = new[: new.rfind(b"\n") + 1]
@@ -272,13 +314,61 @@ def _stop(argv: list[str]) -> None:
     places = [layout.server, *sorted((layout.folder / "sites").glob("*"))]
     running = {place: pid for place in places if (pid := _pid(place)) is not None}
     for pid in reversed(list(running.values())):
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # it has ended just now
+            os.kill(pid, signal.SIGTERM)
     end = time.monotonic() + 90
     while any(_pid(place) == pid for place, pid in running.items()):
         if time.monotonic() > end:
             raise SettingError("stop: they have not ended within 90 seconds")
         time.sleep(0.2)
     say(f"stopped: {len(running)}" if running else "nothing was running")
+
+
+def _status(argv: list[str]) -> None:
+    """How far the server of a federation is, with whom, and who was put out."""
+    parser = _folder_parser("status", _status.__doc__, ("json",))
+    layout, _, parsed = _opened(parser, argv)
+    facts = status(layout.folder)
+    print(json.dumps(facts) if parsed.output.json else "\n".join(in_words(facts)))
+
+
+def _add_site(argv: list[str]) -> None:
+    """Register the public key of a site, which may then connect under this name."""
+    name = _change_key("add-site", _add_site.__doc__, argv, replace=False)
+    say(f"{name} may connect; start it with: idiolect host start --site {shlex.quote(name)} ...")
+
+
+def _rotate_key(argv: list[str]) -> None:
+    """Register a new public key of a site; the old one opens nothing from the next round on."""
+    name = _change_key("rotate-key", _rotate_key.__doc__, argv, replace=True)
+    say(f"{name} has a new key; the old one is refused from the next round on")
+
+
+def _change_key(command: str, text: str | None, argv: list[str], replace: bool) -> str:
+    parser = _folder_parser(command, text)
+    parser.add_argument("name", help="what the site is called")
+    parser.add_argument("public_key", help="file that `idiolect host key` has written at the site")
+    layout, deployment, parsed = _opened(parser, argv)
+    _refuse_insecure(deployment.terms)
+    if NUMBERED.fullmatch(parsed.name):
+        raise SettingError(f"name must not be that of a demo's key (site-N), got {parsed.name!r}")
+    layout.add_site(parsed.name, given_path(parsed.public_key, "public_key"), replace)
+    return str(parsed.name)
+
+
+def _remove_site(argv: list[str]) -> None:
+    """Take away the key of a site; it takes no part from the next round on."""
+    parser = _folder_parser("remove-site", _remove_site.__doc__)
+    parser.add_argument("name", help="what the site is called")
+    layout, deployment, parsed = _opened(parser, argv)
+    _refuse_insecure(deployment.terms)
+    layout.remove_site(parsed.name)
+    say(f"{parsed.name} is removed; a running server asks it no more from the next round on")
+
+
+def _refuse_insecure(terms: Terms) -> None:
+    if terms.insecure:
+        raise SettingError("insecure: this federation has no keys, and everyone may connect")
 
 
 def _certificates(argv: list[str]) -> None:
@@ -303,12 +393,7 @@ def _opened(parser: Parser, argv: list[str]) -> tuple[DeploymentFolder, Deployme
 
 def _pid(place: Path) -> int | None:
     """The supervisor that is at work in a folder; None where there is none."""
-    try:
-        pid = int((place / "pid").read_text())
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return None
-    return pid
+    return holder(place / "pid")
 
 
 def _refuse_second(place: Path) -> None:
@@ -336,6 +421,10 @@ ACTIONS: dict[str, Callable[[list[str]], None]] = {
     "server": _server,
     "site": _site,
     "run": _run,
+    "status": _status,
     "stop": _stop,
+    "add-site": _add_site,
+    "remove-site": _remove_site,
+    "rotate-key": _rotate_key,
     "certificates": _certificates,
 }

@@ -8,11 +8,12 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.files import given_folder, given_path
+from ...core.files import given_folder, given_path, private_folder, write_atomic
 from ...core.knobs import Knobs, SettingError, build, knob
 from ...core.text import shown
 from ...data import DATASETS
 from ...data.read.tables import ROLES, SUFFIXES, TableFile, clean_cells, file_alike
+from ...deploy.certificates import SITE_KEY, SITE_PUBLIC, make_site_key
 from ...deploy.models import SiteModels, export
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.data import SiteData
@@ -43,7 +44,7 @@ class SiteOptions(Knobs):
 
 
 def host(argv: list[str]) -> None:
-    """Start, status, export or predict."""
+    """Start, key, status, export or predict."""
     run_action("host", ACTIONS, argv, "host command")
 
 
@@ -107,6 +108,29 @@ def _reader(command: str, description: str | None) -> Parser:
     parser = Parser(f"host {command}", description, output=("json",))
     parser.add_argument("--state", required=True, help="the state directory of your site")
     return parser
+
+
+def _key(argv: list[str]) -> None:
+    """Make the key that your site proves itself with; its private part stays here."""
+    parser = _reader("key", _key.__doc__)
+    parser.add_argument(
+        "--renew", action="store_true", help="make another one; the old one is deleted"
+    )
+    parsed = parser.parse(argv)
+    state = private_folder(given_folder(parsed.state, "state"))
+    private, public = state / SITE_KEY, state / SITE_PUBLIC
+    if private.exists() and not parsed.renew:
+        raise SettingError(f"state: {private} is there already; --renew makes another one")
+    line = make_site_key(private)
+    write_atomic(public, line)
+    if parsed.output.json:
+        print(json.dumps({"private": str(private), "public": str(public), "key": line.decode()}))
+        return
+    print(line.decode(), end="")
+    say(f"private part: {private} (0600; it never leaves this machine)")
+    say(f"public part: {public}; give it to the operator of the server, who registers it with")
+    command = "rotate-key" if parsed.renew else "add-site"
+    say(f"  idiolect deploy {command} FOLDER NAME {public.name}")
 
 
 def _status(argv: list[str]) -> None:
@@ -189,4 +213,4 @@ def _owner(models: SiteModels, client: str | None) -> Any:
     return next((client_id for client_id in models.ids if str(client_id) == client), client)
 
 
-ACTIONS = {"start": _start, "status": _status, "export": _export, "predict": _predict}
+ACTIONS = {"start": _start, "key": _key, "status": _status, "export": _export, "predict": _predict}

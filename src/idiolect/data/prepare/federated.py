@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 Sums = Mapping[str, Mapping[str, Any]]  # column -> what a site sends about it, as plain data
 MISSING = ("refuse", "drop", "mean", "zero", "mean+flag", "zero+flag")  # of all values, or filled
 MOST_CATEGORIES = 50
+MOST_CATEGORY_NAME = 200  # characters of the name of a category
+MOST_ROWS = 1 << 40  # of a site
+MOST_VALUE = 1e30  # magnitude of a mean at one site: squares of deviations stay finite everywhere
+TEXT = "text"  # the kind of a column of categories that are texts
+CODE = "code"  # the same, of numbers or of true and false
+KINDS = (NUMBER, TEXT, CODE)
 
 
 @dataclass(frozen=True)
@@ -127,10 +133,52 @@ def means(first: Sequence[Sums]) -> dict[str, float]:
     return centres
 
 
+def check_first(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> None:
+    """ValueError where what one site sends first is not about columns of these kinds.
+
+    >>> check_first({"age": {"kind": "number", "count": 2, "sum": 9.0, "missing": False}},
+    ...             {"age": "text"})
+    Traceback (most recent call last):
+        ...
+    ValueError: sums: column 'age' must hold text, got number
+    """
+    if set(columns) != set(kinds):
+        raise ValueError("sums: of other columns than requested")
+    for name, kind in kinds.items():
+        sums = _read_first(columns[name], name)
+        actual = {NUMBER}
+        if isinstance(sums, CategoryNames):
+            actual = {TEXT if isinstance(c, str) else CODE for c in sums.categories}
+        if actual - {kind}:
+            words = " and ".join(sorted(actual))
+            raise ValueError(f"sums: column {name!r} must hold {kind}, got {words}")
+
+
+def check_second(
+    columns: Mapping[str, Any], first: Mapping[str, Any], centres: Mapping[str, float]
+) -> None:
+    """ValueError where what one site sends next does not go with what it sent first."""
+    if set(columns) != set(centres):
+        raise ValueError("sums: of other columns than requested")
+    for name in centres:
+        sums, squares = _read_first(first[name], name), _read_squares(columns[name], name)
+        assert isinstance(sums, NumberSums)
+        if squares > sums.count * (2 * MOST_VALUE) ** 2:
+            raise ValueError(f"sums: column {name!r}: squares beyond what its values can have")
+
+
 def combine(
-    features: Sequence[str], first: Sequence[Sums], second: Sequence[Sums], missing: str = "refuse"
+    features: Sequence[str],
+    first: Sequence[Sums],
+    second: Sequence[Sums],
+    missing: str = "refuse",
+    centres: Mapping[str, float] | None = None,
 ) -> Preparation:
-    """The preparation that all sites use."""
+    """The preparation that all sites use.
+
+    `centres` are the numbers that deviations are from, where these are not the means of `first`: a
+    site that had a part in them has been put out since.
+    """
     centre = means(first)
     fill, _, flagged = missing.partition("+")
     columns = []
@@ -150,6 +198,12 @@ def combine(
             continue
         count = sum(one.count for one in every if isinstance(one, NumberSums))
         squares = sum(_read_squares(place.get(name), name) for place in second)
+        if centres is not None:
+            total = sum(one.sum for one in every if isinstance(one, NumberSums))
+            shift = centres[name] - centre[name]
+            squares = max(
+                squares + 2 * shift * (total - count * centres[name]) + count * shift**2, 0.0
+            )
         spread = float(spread_of(squares, max(count, 1), centre[name]))
         fills = {"mean": (centre[name],), "zero": (0.0,)}.get(fill, ())
         columns.append(TableColumn(name, NUMBER, (), flag, fills, (centre[name],), (spread,)))
@@ -174,13 +228,20 @@ def _read_first(sums: Any, name: str) -> NumberSums | CategoryNames:
         kind = sums.get("kind") if isinstance(sums, dict) else None
         if kind == NUMBER:
             numbers = decode(sums, NumberSums)
-            if numbers.count < 0:
-                raise ValueError(f"count must be a whole number >= 0, got {numbers.count}")
+            if not 0 <= numbers.count <= MOST_ROWS:
+                raise ValueError(f"count must be a whole number from 0 to {MOST_ROWS}")
+            if not abs(numbers.sum) <= numbers.count * MOST_VALUE:  # nor NaN
+                raise ValueError(f"sum must be at most {MOST_VALUE:g} per value")
             return numbers
         if kind == CATEGORY:
             names = decode(sums, CategoryNames)
             if len(names.categories) > MOST_CATEGORIES:
                 raise ValueError(f"at most {MOST_CATEGORIES} categories are accepted")
+            for category in names.categories:
+                if isinstance(category, str) and len(category) > MOST_CATEGORY_NAME:
+                    raise ValueError(f"a category has at most {MOST_CATEGORY_NAME} characters")
+                if not isinstance(category, str) and not abs(category) <= MOST_VALUE:
+                    raise ValueError(f"a category must be at most {MOST_VALUE:g}")
             return names
         raise ValueError("a column of numbers or of categories is expected")
 

@@ -1,6 +1,8 @@
 """Flower's SuperLink, closed to all but sites and the server.
 
-    python -m idiolect.deploy.flower.link --key FILE ...    and the arguments of flower-superlink
+    python -m idiolect.deploy.flower.link --key FILE --most BYTES ...
+
+followed by the arguments of flower-superlink.
 
 By itself a SuperLink lets everyone who reaches its port start runs and register nodes. Here that
 needs the operator's key. Sites use the Fleet API, where each proves its own key; the server uses
@@ -17,26 +19,53 @@ from typing import Any
 
 from .clients import CONNECTED, KEY, UNKNOWN_KEY
 
+MOST_BODY = 256 << 20  # bytes of a request, unless another number is given
+AROUND = 1 << 20  # bytes that Flower may put around a message
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Guard:
-    """Refuses what needs the key and comes without it."""
+    """Refuses what needs the key and comes without it, and bodies that are too large."""
 
-    def __init__(self, app: Any, key: bytes):
+    def __init__(self, app: Any, key: bytes, most: int = MOST_BODY):
         self.app = app
         self.key = key.hex().encode()
+        self.most = most
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
-        if scope["type"] == "http" and not scope["path"].startswith(OPEN):
-            request_key = dict(scope["headers"]).get(KEY.encode(), b"")
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if not scope["path"].startswith(OPEN):
+            request_key = headers.get(KEY.encode(), b"")
             if not hmac.compare_digest(request_key, self.key):
-                await send({"type": "http.response.start", "status": 403, "headers": []})
-                await send({"type": "http.response.body", "body": b"this needs the operator's key"})
+                await _refuse(send, 403, b"this needs the operator's key")
                 return
-        await self.app(scope, receive, send)
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > 18 or int(length) > self.most:
+            await _refuse(send, 413, b"a request is larger than a message may be")
+            return
+        await self.app(scope, self._bounded(receive), send)
+
+    def _bounded(self, receive: Any) -> Any:
+        """What comes in, until it is more than a request may have, whatever it says of itself."""
+        total = 0
+
+        async def receive_some() -> dict[str, Any]:
+            nonlocal total
+            event: dict[str, Any] = await receive()
+            total += len(event.get("body", b""))
+            return event if total <= self.most else {"type": "http.disconnect"}
+
+        return receive_some
+
+
+async def _refuse(send: Send, status: int, text: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": text})
 
 
 def say_why() -> None:
@@ -57,9 +86,14 @@ def say_why() -> None:
     vars(fleet_handlers)["activate_node"] = activate_node
 
 
-def command(host: str, port: int, place: Path, certificates: Path | None) -> list[str]:
-    """How it is started, with key, secret and database in a folder; None: without TLS."""
-    words = [sys.executable, "-m", __name__, "--key", f"{place / 'key'}"]
+def command(
+    host: str, port: int, place: Path, certificates: Path | None, most: int = MOST_BODY
+) -> list[str]:
+    """How it is started, with key, secret and database in a folder; None: without TLS.
+
+    A message has `most` bytes.
+    """
+    words = [sys.executable, "-m", __name__, "--key", f"{place / 'key'}", "--most", str(most)]
     words += ["--host", host, "--port", str(port), "--isolation", "process"]
     words += ["--disable-runtime-dependency-installation"]
     words += ["--database", f"{place / 'superlink.db'}"]
@@ -76,12 +110,13 @@ def main(arguments: list[str]) -> None:
     from flwr.superlink.cli import flower_superlink
     from starlette.middleware import Middleware
 
-    if arguments[:1] != ["--key"] or len(arguments) < 2:
-        raise SystemExit("python -m idiolect.deploy.flower.link --key FILE ...")
+    if arguments[:1] != ["--key"] or arguments[2:3] != ["--most"] or len(arguments) < 4:
+        raise SystemExit("python -m idiolect.deploy.flower.link --key FILE --most BYTES ...")
     key = Path(arguments[1]).read_bytes()
+    most = int(arguments[3]) + AROUND
     say_why()
-    vars(extensions)["get_middleware"] = lambda: (Middleware(Guard, key=key),)
-    sys.argv = ["flower-superlink", *arguments[2:]]
+    vars(extensions)["get_middleware"] = lambda: (Middleware(Guard, key=key, most=most),)
+    sys.argv = ["flower-superlink", *arguments[4:]]
     flower_superlink()
 
 

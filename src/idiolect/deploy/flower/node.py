@@ -128,9 +128,9 @@ def connect(arguments: list[str]) -> None:
 
 
 def commands(
-    superlink: str, port: int, place: Path, line: Path, authority: Path | None
+    superlink: str, port: int, place: Path, line: Path, authority: Path | None, key: Path
 ) -> dict[str, list[str]]:
-    """How both are started, with key and secret in a folder; without an authority: without TLS."""
+    """How both are started, with a secret in a folder; without an authority: without TLS."""
     connecting = [sys.executable, "-m", __name__, "connect"]
     connecting += ["--superlink", superlink, "--isolation", "process"]
     connecting += ["--host", "127.0.0.1", "--port", str(port)]
@@ -140,7 +140,7 @@ def commands(
         connecting += ["--insecure"]
     else:
         connecting += ["--root-certificates", f"{authority}"]
-        connecting += ["--auth-supernode-private-key", f"{place / 'node.key'}"]
+        connecting += ["--auth-supernode-private-key", f"{key}"]
     answering = [sys.executable, "-m", __name__, "answer"]
     answering += ["--address", f"127.0.0.1:{port}", "--secret", f"{place / 'secret'}"]
     return {"supernode": connecting, "relay": answering}

@@ -9,6 +9,7 @@ takes tasks of its own runs from the SuperLink alone, and imports no code that c
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from contextlib import suppress
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.documents import encode
-from ...core.files import private_opener, read_document, write_atomic, write_document
+from ...core.files import read_document, write_atomic, write_document
 from ...core.knobs import SettingError
 from ...core.text import shown
 from ...engine.carriers.flower import FlowerCarrier, require
@@ -27,6 +28,7 @@ from ...run.result import Result
 from ..certificates import public_key
 from ..config import Deployment, Terms
 from ..folder import DeploymentFolder, RunOrder, RunOutcome
+from ..logs import RotatingLog
 from ..rounds import TooFewSites
 from ..server import serve
 from .clients import control, look_sooner, runtime
@@ -45,23 +47,68 @@ class FlowerServer:
         self.terms: Terms = Deployment.read(folder).terms
         place = self.layout.server
         self.root = None if self.terms.insecure else self.layout.authority.read_bytes()
+        self.keys: dict[str, bytes] = {}  # files in keys/, by name
+        self.nodes: dict[int, str] = {}  # nodes with these keys
         self.secret = (place / "secret").read_bytes()
         self.control = control(self.terms.address, self.root, (place / "key").read_bytes())
 
     def register(self) -> None:
-        """Let the sites connect whose public keys are here."""
-        from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
+        """Let the sites connect whose public keys are here, and no others."""
+        from flwr.proto.control_pb2 import (
+            ListNodesRequest,
+            RegisterNodeRequest,
+            UnregisterNodeRequest,
+        )
 
         if self.terms.insecure:
             return
-        registered = {
-            bytes(n.public_key) for n in self.control.ListNodes(ListNodesRequest()).nodes_info
+        files = self._key_files()
+        earlier = {
+            bytes(node.public_key): int(node.node_id)
+            for node in self.control.ListNodes(ListNodesRequest()).nodes_info
+            if not node.unregistered_at
         }
-        for path in sorted(self.layout.keys.glob("*.pub")):
-            key = public_key(path)
-            if key not in registered:
-                self.control.RegisterNode(RegisterNodeRequest(public_key=key, name=path.stem[:32]))
-                self.say(f"{path.name} may connect")
+        nodes = {}
+        for name in files:
+            try:
+                key = public_key(self.layout.keys / f"{name}.pub")
+            except SettingError as error:
+                self.say(str(error))
+                continue
+            if key not in earlier:
+                label = re.sub(r"[^\w-]", "-", name)[:32]
+                request = RegisterNodeRequest(public_key=key, name=label)
+                try:
+                    earlier[key] = int(self.control.RegisterNode(request).node_id)
+                except Exception as error:  # of Flower: it takes a key once, ever
+                    self.say(
+                        f"{name}.pub is refused: a key that was removed is not taken again; "
+                        f"idiolect host key --renew makes another one ({error})"
+                    )
+                    continue
+                self.say(f"{name}.pub may connect")
+            nodes[earlier[key]] = name
+        for node in set(earlier.values()) - set(nodes):
+            self.control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+            self.say(f"node {node} may not connect any more: its key is not in keys/")
+        self.keys, self.nodes = files, nodes
+
+    def _key_files(self) -> dict[str, bytes]:
+        return {path.stem: path.read_bytes() for path in sorted(self.layout.keys.glob("*.pub"))}
+
+    def registered(self) -> dict[int, str] | None:
+        """Nodes by the names of their keys: keys/ as it is now, so that changes count at once."""
+        if self.terms.insecure:
+            return None
+        files = self._key_files()
+        if files != self.keys:
+            try:
+                self.register()
+            except Exception as error:  # of Flower: the SuperLink is away for a moment
+                self.say(f"keys/ has changed, and the SuperLink does not answer: {error}")
+                unchanged = {name for name, key in files.items() if self.keys.get(name) == key}
+                return {node: name for node, name in self.nodes.items() if name in unchanged}
+        return self.nodes
 
     def work(self) -> None:
         """Runs, one after the other, until the process is stopped."""
@@ -87,20 +134,21 @@ class FlowerServer:
         deployment = Deployment.read(self.layout.folder)
         with FlowerTask(self) as grid:
             return serve(
-                FlowerCarrier(grid),
+                FlowerCarrier(grid, registered=self.registered),
                 deployment,
                 directory,
                 resume=resume,
                 tell=self.say,
                 progress=lambda seed, rounds, figure: self.say(_line(rounds, figure)),
+                status=self.layout.status,
             )
 
     def say(self, text: str) -> None:
         """To who follows the run."""
         line = f"{time.strftime('%H:%M:%S')} {shown(text)}"
         print(line, flush=True)
-        with suppress(OSError), open(self.layout.log, "a", opener=private_opener) as file:
-            file.write(f"{line}\n")
+        with suppress(OSError), RotatingLog(self.layout.log) as log:
+            log.write(f"{line}\n".encode())
 
 
 class FlowerTask:

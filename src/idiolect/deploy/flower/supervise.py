@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from ..logs import RotatingLog
+from ..pidfile import hold
 from .clients import CONNECTED, UNKNOWN_KEY
 
 SUPERNODE = "supernode"  # the process that connects a site
@@ -41,13 +43,13 @@ MEANINGS = {
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is refused: it has expired, is "
     "for another address, or was not made by the authority of certificates/ca.crt; trying again",
     UNKNOWN_KEY: "the server refuses this site: its key is not registered there. Give the public "
-    "half to the server's operator, who puts it into keys/; trying again",
+    "half to the server's operator (idiolect deploy add-site); trying again",
     CONNECTED: "the server refuses this site for now: a connection with its key is there already, "
     "of another process, or from before a crash (given up after 45 seconds); trying again",
     "[code: 1001]": "the server has another version of flwr; install the same; trying again",
     # said by a SuperLink
     "No SuperNode found with the given public key": "a site was refused, for its key is not "
-    "registered: its public half belongs into keys/, and the server is to be started again",
+    "registered: idiolect deploy add-site",
     "address already in use": "the port is in use by another process; trying again",
 }
 NO_ANSWER = "Connection attempt failed, retrying"  # of a relay: its SuperNode starts just now
@@ -87,10 +89,9 @@ class Process:
         threading.Thread(target=self._listen, args=(self.child.stdout,), daemon=True).start()
 
     def _listen(self, output: IO[bytes]) -> None:
-        with open(self.log, "ab", opener=_private) as log, output:
+        with RotatingLog(Path(self.log)) as log, output:
             for line in output:
                 log.write(line)
-                log.flush()
                 self._explain(line.decode(errors="replace"))
 
     def _explain(self, line: str) -> None:
@@ -140,8 +141,7 @@ def supervise(processes: list[Process], pid: Path) -> None:
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    with open(pid, "w", opener=_private) as file:
-        file.write(str(os.getpid()))
+    file = hold(pid)
     try:
         while not stopped.is_set():
             for process in processes:
@@ -153,16 +153,13 @@ def supervise(processes: list[Process], pid: Path) -> None:
         for process in reversed(processes):
             process.stop()
         pid.unlink(missing_ok=True)
+        file.close()
 
 
 def _die_with_parent() -> None:
     """In the child: it gets SIGKILL when this process is gone; on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def main(arguments: list[str]) -> None:

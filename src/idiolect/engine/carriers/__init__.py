@@ -43,6 +43,10 @@ class SiteCarrier(Carrier):
         """The nodes that are taken to be connected."""
         raise NotImplementedError
 
+    def registered(self) -> dict[int, str] | None:
+        """Nodes whose keys the operator has registered, by name; None: nodes have no keys."""
+        return None
+
     def send_to(self, node: int, frame: bytes) -> int:
         """Send a frame to a node that is no host yet; returns a ticket."""
         raise NotImplementedError

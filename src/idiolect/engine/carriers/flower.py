@@ -8,6 +8,7 @@ passes frames to the process of the data owner.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ...core.knobs import SettingError
@@ -29,16 +30,25 @@ class FlowerCarrier(SiteCarrier):
     A frame travels as bytes in a ConfigRecord: 295 bytes around it, against 719 of an ArrayRecord.
     """
 
-    def __init__(self, grid: Any, poll: float = POLL):
+    def __init__(
+        self,
+        grid: Any,
+        poll: float = POLL,
+        registered: Callable[[], dict[int, str] | None] = lambda: None,
+    ):
         super().__init__()
         require()
         self.grid = grid
+        self._registered = registered
         self.poll = poll
         self._pause = poll  # until the next look
         self._waiting: dict[str, tuple[int, int]] = {}  # message id -> ticket, node
         self._refused: list[int] = []  # tickets of frames that could not even be sent
         self._tickets = 0
         self._failing = 0.0  # since when replies cannot be asked for; 0 = they can
+
+    def registered(self) -> dict[int, str] | None:
+        return self._registered()
 
     def online(self) -> set[int]:
         """Those that Flower takes to be connected; one that died is for another 45 seconds."""
