@@ -15,9 +15,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from engine.engine_suite import EngineSuite
 from engine.loopback import remote_rounds
-from idiolect.deploy.flower import node
-from idiolect.deploy.flower.clients import CONNECTED, KEY, UNKNOWN_KEY, look_sooner
-from idiolect.deploy.flower.link import Guard, say_why
+from idiolect.deploy.flower import internals
+from idiolect.deploy.flower.internals import CONNECTED, KEY, UNFIT, UNKNOWN_KEY, look_sooner, say_why
+from idiolect.deploy.flower.link import Guard
 from idiolect.deploy.flower.relay import RECORD, SiteDown, pass_on, relay
 from idiolect.deploy.flower.supervise import Process
 from idiolect.engine.carriers.flower import FlowerCarrier
@@ -152,7 +152,7 @@ def test_a_node_answers_all_that_it_has_taken_before_the_next():
         for id in steps.pop(0):
             del state.msg_store[id]
 
-    node.answer_all(push)(state=state, send="line")
+    internals.answer_all(push)(state=state, send="line")
     assert not steps and not state.msg_store
 
 
@@ -161,16 +161,16 @@ def test_the_state_of_a_node_is_as_it_is_read():
     from flwr.supernode.nodestate import NodeStateFactory
 
     state = NodeStateFactory(ObjectStoreFactory(":flwr-in-memory:")).state()
-    assert not node._unanswered(state)
+    assert not internals._unanswered(state)
     asked = Message(framed(b"question"), dst_node_id=1, message_type="query")
     asked.metadata.__dict__["_message_id"] = "m1"
     state.store_message(asked)
-    assert node._unanswered(state)
+    assert internals._unanswered(state)
     said = Message(framed(b"answer"), reply_to=asked)
     said.metadata.__dict__["_message_id"] = "m2"
     state.store_message(said)
     state.delete_messages(message_ids=["m1"])
-    assert not node._unanswered(state)
+    assert not internals._unanswered(state)
 
 
 # -- the carrier -----------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def test_the_relay_is_a_client_app_too():
     assert isinstance(app, ClientApp)
 
 
-@pytest.mark.parametrize("module", ["relay", "node", "link", "supervise"])
+@pytest.mark.parametrize("module", ["relay", "node", "link", "internals", "supervise"])
 def test_what_runs_beside_a_site_imports_no_torch(module):
     code = f"import idiolect.deploy.flower.{module}, sys; print('torch' in sys.modules)"
     command = [sys.executable, "-c", code]
@@ -337,15 +337,15 @@ def test_what_runs_beside_a_site_imports_no_torch(module):
 # -- Flower's processes ----------------------------------------------------------------------------
 def test_a_node_that_is_busy_asks_more_often(monkeypatch):
     slept = []
-    monkeypatch.setattr(node.time, "sleep", slept.append)
-    pauses = node.Pauses()
+    monkeypatch.setattr(internals.time, "sleep", slept.append)
+    pauses = internals.Pauses()
     pauses.sleep(3)
     assert slept == [3]  # nothing has happened yet
     pauses.sleep(0.5)  # a message is being answered
     for _ in range(20):
         pauses.sleep(3)
-    assert slept[1:4] == [node.LOOKS, pytest.approx(0.1), pytest.approx(0.15)]
-    assert slept[-1] == node.BUSY[1]
+    assert slept[1:4] == [internals.LOOKS, pytest.approx(0.1), pytest.approx(0.15)]
+    assert slept[-1] == internals.BUSY[1]
     assert pauses.monotonic() > 0
 
 
@@ -458,6 +458,7 @@ LINES = {  # as Flower writes them
     SSL + "something new (_ssl.c:1006)": "the server's certificate is refused",
     UNKNOWN_KEY: "its key is not registered there",
     CONNECTED: "a connection with its key is there already",
+    f"error: {UNFIT}: 1.50.0 has no x.y": "the flwr that is installed here does not fit",
     "[code: 1001] Flower version is incompatible.": "another version of flwr",
     "WARNING : Connection attempt failed, retrying in 0.82 seconds": "does not answer",
     "[ApiError:2004] ..., exception: No SuperNode found with the given public key.": (

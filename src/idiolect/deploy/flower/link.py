@@ -12,10 +12,12 @@ from __future__ import annotations
 import hmac
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .clients import CONNECTED, KEY, UNKNOWN_KEY
+from ...core.knobs import SettingError
+from .internals import KEY, superlink
 
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")
 
@@ -39,24 +41,6 @@ class Guard:
         await self.app(scope, receive, send)
 
 
-def say_why() -> None:
-    """Give the reason when a node is refused; Flower itself only reports a failure."""
-    from flwr.supercore.error import FlowerError
-    from flwr.superlink.servicer.fleet import fleet_handlers
-
-    activate = fleet_handlers.activate_node
-
-    def activate_node(request: Any, state: Any) -> Any:
-        try:
-            return activate(request=request, state=state)
-        except FlowerError as error:
-            registered = state.get_node_id_by_public_key(request.public_key) is not None
-            error.public_details = CONNECTED if registered else UNKNOWN_KEY
-            raise
-
-    vars(fleet_handlers)["activate_node"] = activate_node
-
-
 def command(host: str, port: int, place: Path, certificates: Path | None) -> list[str]:
     """How it is started, with key, secret and database in a folder; None: without TLS."""
     words = [sys.executable, "-m", __name__, "--key", f"{place / 'key'}"]
@@ -72,18 +56,14 @@ def command(host: str, port: int, place: Path, certificates: Path | None) -> lis
 
 
 def main(arguments: list[str]) -> None:
-    from flwr.superlink import extensions
-    from flwr.superlink.cli import flower_superlink
-    from starlette.middleware import Middleware
-
     if arguments[:1] != ["--key"] or len(arguments) < 2:
         raise SystemExit("python -m idiolect.deploy.flower.link --key FILE ...")
     key = Path(arguments[1]).read_bytes()
-    say_why()
-    vars(extensions)["get_middleware"] = lambda: (Middleware(Guard, key=key),)
-    sys.argv = ["flower-superlink", *arguments[2:]]
-    flower_superlink()
+    superlink(arguments[2:], guard=partial(Guard, key=key))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except SettingError as error:
+        sys.exit(f"error: {error}")
