@@ -16,7 +16,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from engine.engine_suite import EngineSuite
 from engine.loopback import remote_rounds
 from idiolect.deploy.flower import internals
-from idiolect.deploy.flower.internals import CONNECTED, KEY, UNFIT, UNKNOWN_KEY, look_sooner, say_why
+from idiolect.deploy.flower.internals import (
+    CONNECTED,
+    KEY,
+    UNFIT,
+    UNKNOWN_KEY,
+    look_sooner,
+    say_why,
+)
 from idiolect.deploy.flower.link import Guard
 from idiolect.deploy.flower.relay import RECORD, SiteDown, pass_on, relay
 from idiolect.deploy.flower.supervise import Process

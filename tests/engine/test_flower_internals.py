@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-flwr = pytest.importorskip("flwr")
+pytest.importorskip("flwr")
+import flwr
+
 from idiolect.core.knobs import SettingError
 from idiolect.deploy.flower import internals
 

@@ -29,7 +29,7 @@ from ...core.text import shown
 from ...engine.carriers.flower import require
 from ..certificates import public_key
 from ..config import Deployment, Terms
-from ..folder import DeploymentFolder, RunOrder, RunOutcome
+from ..folder import DeploymentFolder, RunOrder, RunOutcome, write_app
 from .internals import Operator
 from .supervise import die_with_parent
 
@@ -119,6 +119,7 @@ class FlowerServer:
         last = self.layout.server / LAST
         with suppress(Exception):  # there was none, or it is over
             self.operator.stop(int(last.read_text()))
+        write_app(self.layout)  # the folder may be of an earlier version
         run = self.operator.start(self.layout.app)
         write_atomic(last, str(run).encode())
         return run
