@@ -45,7 +45,8 @@ class _Here:
 
 def _imported(path: Path) -> set[str]:
     modules: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)) if "flwr" in text else ():
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules.add(node.module)
         elif isinstance(node, ast.Import):

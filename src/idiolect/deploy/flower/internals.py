@@ -45,6 +45,8 @@ NAMES: dict[str, dict[str, str]] = {  # role -> name -> its module
         "ControlHttpClient": "flwr.supercore.control",
         "ListNodesRequest": "flwr.proto.control_pb2",
         "RegisterNodeRequest": "flwr.proto.control_pb2",
+        "UnregisterNodeRequest": "flwr.proto.control_pb2",
+        "NodeStatus": "flwr.supercore.constant",
         "StartRunRequest": "flwr.proto.control_pb2",
         "StopRunRequest": "flwr.proto.control_pb2",
         "PushTaskOutputRequest": "flwr.proto.runtime_pb2",
@@ -284,8 +286,8 @@ class WithKey:
 
 
 class Operator:
-    """Who starts runs at a SuperLink and says which sites may connect: `flwr run`, `flwr stop` and
-    `flwr supernode register`, with the operator's key."""
+    """Who starts runs at a SuperLink and says which sites may connect: `flwr run`, `flwr stop`,
+    `flwr supernode register` and `unregister`, with the operator's key."""
 
     def __init__(self, address: str, root: bytes | None, key: bytes, secret: bytes):
         check("runtime", "server")
@@ -301,14 +303,22 @@ class Operator:
             retry_invoker=part("make_simple_http_retry_invoker")(),
         )
 
-    def registered(self) -> set[bytes]:
-        """The public keys of the nodes that may connect."""
+    def nodes(self) -> dict[bytes, int | None]:
+        """Nodes that may connect, by public key; None: one that was removed, its key with it."""
         nodes = self.control.ListNodes(part("ListNodesRequest")()).nodes_info
-        return {bytes(node.public_key) for node in nodes}
+        removed = part("NodeStatus").UNREGISTERED
+        return {
+            bytes(node.public_key): None if node.status == removed else int(node.node_id)
+            for node in nodes
+        }
 
     def register(self, public_key: bytes, name: str) -> None:
         """Let a node connect."""
         self.control.RegisterNode(part("RegisterNodeRequest")(public_key=public_key, name=name))
+
+    def remove(self, node: int) -> None:
+        """Let a node connect no more."""
+        self.control.UnregisterNode(part("UnregisterNodeRequest")(node_id=node))
 
     def start(self, app: Path) -> int:
         """A new run of an app; its number."""

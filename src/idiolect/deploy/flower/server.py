@@ -53,17 +53,40 @@ class FlowerServer:
         self.operator = Operator(self.terms.address, root, key, secret)
         self.child: subprocess.Popen[bytes] | None = None
         self.stopping = False
+        self.files: set[tuple[str, int]] = set()  # in keys/, as they are registered
 
     def register(self) -> None:
-        """Let the sites connect whose public keys are here."""
+        """Let the sites connect whose public keys are here, and no others."""
         if self.terms.insecure:
             return
-        registered = self.operator.registered()
-        for path in sorted(self.layout.keys.glob("*.pub")):
-            key = public_key(path)
-            if key not in registered:
+        self.files = self._key_files()
+        keys = {public_key(path): path for path in sorted(self.layout.keys.glob("*.pub"))}
+        nodes = self.operator.nodes()
+        for key, path in keys.items():
+            if key not in nodes:
                 self.operator.register(key, path.stem[:32])
                 say(self.layout, f"{path.name} may connect")
+            elif nodes[key] is None:
+                say(self.layout, f"{path.name} was removed before: the site needs a new key")
+        for key, node in nodes.items():
+            if node is not None and key not in keys:
+                self.operator.remove(node)
+                say(self.layout, "a site whose key is no longer in keys/ may not connect any more")
+
+    def _key_files(self) -> set[tuple[str, int]]:
+        """What tells whether keys/ has changed."""
+        return {(path.name, path.stat().st_mtime_ns) for path in self.layout.keys.glob("*.pub")}
+
+    def _register_changes(self) -> None:
+        """The same while a run is in progress, which goes on whatever is in keys/."""
+        try:
+            if not self.terms.insecure and self._key_files() != self.files:
+                self.register()
+        except SettingError as error:
+            say(self.layout, str(error))
+        except Exception as error:  # of Flower, or a file that is just being replaced
+            self.files = set()  # look again
+            print(f"keys/ could not be registered: {error!r}", file=sys.stderr, flush=True)
 
     def work(self) -> None:
         """Runs, one after the other, until the process is stopped."""
@@ -108,7 +131,10 @@ class FlowerServer:
                 stdin=subprocess.DEVNULL,
                 preexec_fn=die_with_parent,
             )
-            return self.child.wait()
+            while (code := self.child.poll()) is None:
+                self._register_changes()
+                time.sleep(LOOK)
+            return code
         finally:
             self.child = None
             token.unlink(missing_ok=True)
