@@ -17,6 +17,7 @@ from flwr.serverapp import ServerApp
 from idiolect.core.documents import encode
 from idiolect.core.files import read_document, write_document
 from idiolect.core.knobs import SettingError
+from idiolect.deploy.certificates import make_site_key
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.flower import internals, server, server_app
 from idiolect.deploy.flower.supervise import die_with_parent
@@ -224,6 +225,21 @@ def test_a_site_is_removed_while_a_run_is_in_progress(made, layout, monkeypatch)
     made.operator.remove = lambda node: (remove(node), (layout.server / "removed").touch())
     made.carry_out(read_document(layout.request, RunOrder))
     assert ("remove", 0) in made.operator.calls
+
+
+def test_a_site_is_added_between_two_runs(made, layout, monkeypatch):
+    layout.request.unlink()
+    monkeypatch.setattr(server.signal, "signal", lambda number, handler: None)
+
+    def pause(seconds: float) -> None:
+        if (layout.keys / "north.pub").exists():
+            made.stopping = ("register", "north") in made.operator.calls
+        else:
+            (layout.keys / "north.pub").write_bytes(make_site_key(layout.folder / "north.key"))
+
+    monkeypatch.setattr(server.time, "sleep", pause)
+    made.work()
+    assert ("register", "north") in made.operator.calls
 
 
 def test_a_file_in_keys_that_is_none_does_not_end_a_run(made, layout, capsys):

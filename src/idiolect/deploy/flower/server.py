@@ -78,7 +78,7 @@ class FlowerServer:
         return {(path.name, path.stat().st_mtime_ns) for path in self.layout.keys.glob("*.pub")}
 
     def _register_changes(self) -> None:
-        """The same while a run is in progress, which goes on whatever is in keys/."""
+        """The same where keys/ has changed; the server goes on whatever is in it."""
         try:
             if not self.terms.insecure and self._key_files() != self.files:
                 self.register()
@@ -99,6 +99,7 @@ class FlowerServer:
                 self.register()
                 self.carry_out(order)
             else:
+                self._register_changes()
                 time.sleep(LOOK)
 
     def carry_out(self, order: RunOrder) -> None:

@@ -48,7 +48,7 @@ MEANINGS = {
     "[code: 1001]": "the server has another version of flwr; install the same; trying again",
     # said by a SuperLink
     "No SuperNode found with the given public key": "a site was refused, for its key is not "
-    "registered: its public half belongs into keys/, and the server is to be started again",
+    "registered: its public half belongs into keys/",
     "address already in use": "the port is in use by another process; trying again",
 }
 NO_ANSWER = "Connection attempt failed, retrying"  # of a relay: its SuperNode starts just now
