@@ -224,7 +224,7 @@ def seconds_per_round(folder: Path, sites: int, rounds: int = 5) -> None:
 
 def faults(folder: Path) -> None:
     """Kills in the middle of a run, one after the other."""
-    chosen = deployment("scaffold", 3, 21, deadline=20.0)
+    chosen = deployment("scaffold", 3, 23, deadline=20.0)
     with Federation(folder / "fed", chosen) as made:
         for n in (1, 2, 3):
             made.site(n, *digits(n, 3))
@@ -244,6 +244,7 @@ def faults(folder: Path) -> None:
                 "the SuperLink stands still",
                 lambda: made.hold("idiolect.deploy.flower.link", 30.0),
             ),
+            20: ("the ServerApp stands still", lambda: made.hold("flwr-serverapp", 30.0)),
         }
         began = time.monotonic()
 

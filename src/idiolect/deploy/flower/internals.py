@@ -66,6 +66,7 @@ NAMES: dict[str, dict[str, str]] = {  # role -> name -> its module
     "node": {
         "flower_supernode": "flwr.supernode.cli",
         "time": "flwr.supernode.start_client_internal",
+        "_pull_and_store_message": "flwr.supernode.start_client_internal",
         "_push_messages": "flwr.supernode.start_client_internal",
     },
     "parts": {
@@ -160,16 +161,36 @@ def answer_all(push: Callable[..., None]) -> Callable[..., None]:
 
     def push_all(state: Any, **options: Any) -> None:
         push(state=state, **options)
-        while _unanswered(state):
+        while _questions(state):
             push(state=state, **options)
 
     return push_all
 
 
-def _unanswered(state: Any) -> bool:
+def forget_incomplete(pull: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Flower's step that takes a message, without leftovers of one that did not arrive whole.
+
+    Where a run ends while a message of it is on its way (its server was killed), Flower keeps what
+    has come. The relay would wait for its parts, and the node for its reply: two minutes in which
+    the site is away.
+    """
+
+    def pull_whole(state: Any, object_store: Any, **options: Any) -> int | None:
+        before = _questions(state)
+        run = pull(state=state, object_store=object_store, **options)
+        for message in _questions(state) - before if run is None else ():
+            state.delete_messages(message_ids=[message])
+            object_store.delete(message)
+        return run
+
+    return pull_whole
+
+
+def _questions(state: Any) -> set[str]:
+    """The messages that a node has taken and not answered."""
     with state.lock_msg_store:
-        entries = list(state.msg_store.values())
-    return any(not entry.message.metadata.reply_to_message_id for entry in entries)
+        messages = {key: entry.message.metadata for key, entry in state.msg_store.items()}
+    return {key for key, metadata in messages.items() if not metadata.reply_to_message_id}
 
 
 def supernode(arguments: list[str]) -> None:
@@ -178,6 +199,7 @@ def supernode(arguments: list[str]) -> None:
     look_sooner()
     loop = vars(import_module(WHERE["_push_messages"]))
     loop["time"] = Pauses()
+    loop["_pull_and_store_message"] = forget_incomplete(loop["_pull_and_store_message"])
     loop["_push_messages"] = answer_all(loop["_push_messages"])
     sys.argv = ["flower-supernode", *arguments]
     part("flower_supernode")()
