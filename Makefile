@@ -1,5 +1,5 @@
-# make demo | deploy-demo | lint | settings | test | test-all | faults | soak | mutation | bench: each
-# sets up what it needs in .venv; bench in .venv-bench, beside the packages it compares with
+# make demo | deploy-demo | lint | settings | test | test-flower | test-all | faults | soak | mutation
+# | bench: each sets up what it needs in .venv; bench in .venv-bench, beside the packages it compares with
 PYTHON ?= python3
 # the same bits wherever a number lies in memory, as idiolect has it
 export MKL_CBWR ?= AUTO
@@ -7,9 +7,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH := .venv-bench
 FEDJAX := .venv-fedjax
+# the newest flwr that pyproject.toml allows; constraints.txt has the oldest
+FLOWER_NEWEST := 1.42.0
+FLOWER := build/flwr-$(FLOWER_NEWEST)
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo deploy-demo lint settings test test-all faults soak mutation bench bench-peers clean
+.PHONY: demo deploy-demo lint settings test test-flower test-all faults soak mutation bench bench-peers clean
 
 demo: $(VENV)/.base
 	$(BIN)/idiolect demo
@@ -32,6 +35,14 @@ settings: $(VENV)/.dev
 # without the tests marked "slow" (see addopts in pyproject.toml)
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# what is deployed, a real federation among it, with the newest flwr in place of the oldest; all
+# other packages are the same
+FLOWER_TESTS := tests/engine/test_flower.py tests/engine/test_flower_internals.py tests/deploy
+test-flower: $(VENV)/.dev $(FLOWER)/.ready
+	PYTHONPATH=$(CURDIR)/$(FLOWER) $(BIN)/python -c \
+	    "import flwr; assert flwr.__version__ == '$(FLOWER_NEWEST)', flwr.__version__"
+	PYTHONPATH=$(CURDIR)/$(FLOWER) $(BIN)/python -m pytest -n 2 --dist loadfile $(FLOWER_TESTS)
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow"
@@ -65,6 +76,10 @@ $(VENV)/.base: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(FLOWER)/.ready:
+	$(PIP) install --no-deps --target $(FLOWER) flwr==$(FLOWER_NEWEST)
 	touch $@
 
 $(VENV)/.mutation: $(VENV)/.dev

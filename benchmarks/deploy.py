@@ -2,7 +2,7 @@
 
     python -m benchmarks.deploy demo        three hospitals and a server (make deploy-demo)
     python -m benchmarks.deploy bytes       on the wire per site and round, by a counting proxy
-    python -m benchmarks.deploy seconds --sites 10
+    python -m benchmarks.deploy seconds --sites 10      and --plain: with flower-supernode as it is
     python -m benchmarks.deploy faults      kills, and what becomes of the run
     python -m benchmarks.deploy nan         one of three sites sends NaN in every round
 
@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -80,6 +81,8 @@ class Proxy:
 class Federation:
     """A server and sites, as their owners start them."""
 
+    plain = False  # sites connect by flower-supernode as it is
+
     def __init__(self, folder: Path, deployment: Deployment, proxies: bool = False):
         self.terms = deployment.terms
         self.layout: DeploymentFolder = create(folder, deployment, demo=True)
@@ -111,6 +114,12 @@ class Federation:
     def connect(self, n: int) -> None:
         address = f"127.0.0.1:{self.proxies[n - 1].port}" if self.proxies else self.terms.address
         file = self.layout.site_processes(n, replace(self.terms, address=address))
+        if self.plain:
+            settings = json.loads(file.read_text())
+            words = settings["processes"][0]["command"]
+            program = str(Path(sysconfig.get_path("scripts")) / "flower-supernode")
+            settings["processes"][0]["command"] = [program, *words[words.index("connect") + 1 :]]
+            file.write_text(json.dumps(settings))
         self.begin(f"site-{n}", sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file))
 
     def begin(self, name: str, *command: str) -> None:
@@ -148,6 +157,7 @@ class Federation:
     def kill(self, pattern: str, number: signal.Signals = signal.SIGKILL) -> None:
         """A signal to the processes of this federation whose commands have a word."""
         mark = str(self.layout.folder).encode()
+        processes = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 command = path.read_bytes()
@@ -155,6 +165,9 @@ class Federation:
                 continue
             if mark in command and pattern.encode() in command:
                 os.kill(int(path.parent.name), number)
+                processes.append(path)
+        if not processes:
+            raise SystemExit(f"no process of this federation has {pattern!r} in its command")
 
 
 def deployment(
@@ -211,7 +224,7 @@ def seconds_per_round(folder: Path, sites: int, rounds: int = 5) -> None:
 
 def faults(folder: Path) -> None:
     """Kills in the middle of a run, one after the other."""
-    chosen = deployment("scaffold", 3, 21, deadline=20.0)
+    chosen = deployment("scaffold", 3, 23, deadline=20.0)
     with Federation(folder / "fed", chosen) as made:
         for n in (1, 2, 3):
             made.site(n, *digits(n, 3))
@@ -225,11 +238,13 @@ def faults(folder: Path) -> None:
             ),
             9: ("they are started again", lambda: made.connect(2)),
             12: ("kill -9 of the SuperLink", lambda: made.kill("idiolect.deploy.flower.link")),
-            15: ("kill -9 of the server", lambda: made.kill("flower_server")),
+            14: ("kill -9 of the server's ServerApp", lambda: made.kill("flwr-serverapp")),
+            16: ("kill -9 of the server", lambda: made.kill("idiolect.deploy.flower.server")),
             18: (
                 "the SuperLink stands still",
                 lambda: made.hold("idiolect.deploy.flower.link", 30.0),
             ),
+            20: ("the ServerApp stands still", lambda: made.hold("flwr-serverapp", 30.0)),
         }
         began = time.monotonic()
 
@@ -303,7 +318,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deploy")
     parser.add_argument("what", choices=["demo", "bytes", "seconds", "faults", "nan"])
     parser.add_argument("--sites", type=int, default=2)
+    parser.add_argument("--plain", action="store_true", help="flower-supernode as it is")
     given = parser.parse_args()
+    Federation.plain = given.plain
     with tempfile.TemporaryDirectory(prefix="idiolect-") as place:
         folder = Path(place)
         if given.what == "seconds":

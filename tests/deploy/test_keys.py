@@ -2,7 +2,6 @@
 
 import json
 import stat
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +15,7 @@ from idiolect.core.files import read_document
 from idiolect.core.knobs import SettingError
 from idiolect.deploy.certificates import make_site_key, public_key
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.flower.server import FlowerServer
+from idiolect.deploy.flower.server import FlowerServer, registered
 from idiolect.deploy.folder import DeploymentFolder, create
 from idiolect.deploy.server import serve
 from idiolect.deploy.watch import ServerStatus
@@ -109,67 +108,62 @@ def test_a_site_connects_with_the_key_it_has_made(layout, capsys):
 
 
 # -- a running server ------------------------------------------------------------------------------
-class Control:
+class Operator:
     """Flower's register of nodes."""
 
     def __init__(self):
-        self.nodes = {}  # public key -> node
-        self.removed = set()
+        self.keys = {}  # public key -> node; None where it was removed
         self.away = False
 
-    def ListNodes(self, _):
+    def nodes(self):
         if self.away:
             raise ConnectionError("the SuperLink is away")
-        nodes = [
-            SimpleNamespace(public_key=key, node_id=node, unregistered_at="")
-            for key, node in self.nodes.items()
-        ]
-        return SimpleNamespace(nodes_info=nodes)
+        return dict(self.keys)
 
-    def RegisterNode(self, request):
-        if request.public_key in self.removed:
-            raise RuntimeError("UNIQUE constraint failed: node.public_key")
-        self.nodes[request.public_key] = 100 + len(self.nodes) + len(self.removed)
-        return SimpleNamespace(node_id=self.nodes[request.public_key])
+    def register(self, key, name):
+        self.keys[key] = 100 + len(self.keys)
 
-    def UnregisterNode(self, request):
-        (key,) = [key for key, node in self.nodes.items() if node == request.node_id]
-        del self.nodes[key]
-        self.removed.add(key)
+    def remove(self, node):
+        self.keys = {key: None if n == node else n for key, n in self.keys.items()}
 
 
 @pytest.fixture
 def server(layout):
     made = FlowerServer.__new__(FlowerServer)
-    made.layout, made.terms, made.control = layout, Terms(), Control()
-    made.keys, made.nodes, made.lines = {}, {}, []
-    made.say = made.lines.append
+    made.layout, made.terms, made.operator, made.files = layout, Terms(), Operator(), None
+    layout.server.mkdir(exist_ok=True)
     return made
 
 
 def test_the_register_follows_the_folder(server, layout, public, tmp_path):
-    assert server.registered() == {}
+    def nodes():
+        server._register_changes()
+        return registered(layout)
+
+    assert nodes() == {}
     layout.add_site("north", public)
-    assert server.registered() == {100: "north"}
+    assert nodes() == {100: "north"}
     other = tmp_path / "other.pub"
     other.write_bytes(make_site_key(tmp_path / "other.key"))
     layout.add_site("north", other, replace=True)
-    assert server.registered() == {101: "north"} and list(server.control.nodes.values()) == [101]
-    server.control.away = True
+    assert registered(layout) == {}  # the old key counts no more
+    assert nodes() == {101: "north"} and list(server.operator.keys.values()) == [None, 101]
+    server.operator.away = True
     layout.remove_site("north")
-    assert server.registered() == {}  # although the SuperLink cannot be told yet
-    server.control.away = False
-    assert server.registered() == {} and not server.control.nodes
+    assert nodes() == {}  # although the SuperLink cannot be told yet
+    server.operator.away = False
+    assert nodes() == {} and set(server.operator.keys.values()) == {None}
     layout.add_site("north", public)  # a key that was removed
-    assert server.registered() == {}
-    assert any("a key that was removed is not taken again" in line for line in server.lines)
+    assert nodes() == {}
+    assert "a key that was removed is not taken again" in layout.log.read_text()
 
 
 def test_a_broken_file_among_the_keys_ends_nothing(server, layout, public):
     layout.add_site("north", public)
     (layout.keys / "broken.pub").write_text("nonsense")
-    assert server.registered() == {100: "north"}
-    assert any("broken.pub is no public key" in line for line in server.lines)
+    server._register_changes()
+    assert registered(layout) == {100: "north"}
+    assert "broken.pub is no public key" in layout.log.read_text()
 
 
 NAMES = {100: "east", 101: "north", 102: "south"}

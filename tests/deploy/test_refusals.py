@@ -183,6 +183,10 @@ def test_a_site_that_is_not_let_in_is_told_why_and_the_server_goes_on(running, t
     twice = copy_of(layout, tmp_path / "twice")
     running.begin("twice", twice.site_processes(2, terms))
     running.wait("twice.txt", "a connection with its key is there already")
+
+    (layout.keys / "site-2.pub").unlink()
+    running.wait("fed/server/said.txt", "a site whose key is no longer in keys/ may not connect")
+    running.wait("known.txt", "its key is not registered there")
     assert "superlink has ended" not in (tmp_path / "server.txt").read_text()
 
 

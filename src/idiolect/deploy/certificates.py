@@ -69,15 +69,19 @@ def public_key_line(path: Path) -> bytes:
 
 def public_key(path: Path) -> bytes:
     """A public key as Flower registers it; SettingError where the file is none."""
-    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, uses_nist_ec_curve
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_ssh_public_key,
+    )
 
     try:
         with path.open("rb") as file:
             key = load_ssh_public_key(file.read(MOST_PUBLIC))
-        if not uses_nist_ec_curve(key):  # type: ignore[arg-type]
+        if not isinstance(key, ec.EllipticCurvePublicKey):
             raise ValueError("another kind of key")
-        return public_key_to_bytes(key)  # type: ignore[arg-type]
+        return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     except Exception as error:  # of several libraries
         raise SettingError(
             f"keys: {path} is no public key of a site ({error}); "

@@ -257,11 +257,7 @@ def create(folder: Path, deployment: Deployment, demo: bool = False) -> Deployme
     layout = DeploymentFolder(private_folder(folder).absolute())
     terms = deployment.terms
     deployment.write(layout.folder)
-    package = private_folder(layout.app / "idiolect_app")
-    _write(layout.app / "pyproject.toml", "app.toml")
-    _write(package / "server_app.py", "server_app.txt")
-    _write(package / "client_app.py", "client_app.txt")
-    write_atomic(package / "__init__.py", b"")
+    write_app(layout)
     if not terms.insecure:
         certify(layout, deployment)
         private_folder(layout.keys)
@@ -273,6 +269,15 @@ def create(folder: Path, deployment: Deployment, demo: bool = False) -> Deployme
         _write_scripts(layout, name, role)
     _write_readme(layout, deployment)
     return layout
+
+
+def write_app(layout: DeploymentFolder) -> None:
+    """What Flower calls the app of a run, as this version of idiolect has it."""
+    package = private_folder(layout.app / "idiolect_app")
+    _write(layout.app / "pyproject.toml", "app.toml")
+    _write(package / "server_app.py", "server_app.txt")
+    _write(package / "client_app.py", "client_app.txt")
+    write_atomic(package / "__init__.py", b"")
 
 
 def certify(layout: DeploymentFolder, deployment: Deployment) -> None:

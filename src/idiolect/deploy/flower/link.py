@@ -14,10 +14,12 @@ from __future__ import annotations
 import hmac
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .clients import CONNECTED, KEY, UNKNOWN_KEY
+from ...core.knobs import SettingError
+from .internals import KEY, superlink
 
 MOST_BODY = 256 << 20  # bytes of a request, unless another number is given
 AROUND = 1 << 20  # bytes that Flower may put around a message
@@ -68,24 +70,6 @@ async def _refuse(send: Send, status: int, text: bytes) -> None:
     await send({"type": "http.response.body", "body": text})
 
 
-def say_why() -> None:
-    """Give the reason when a node is refused; Flower itself only reports a failure."""
-    from flwr.supercore.error import FlowerError
-    from flwr.superlink.servicer.fleet import fleet_handlers
-
-    activate = fleet_handlers.activate_node
-
-    def activate_node(request: Any, state: Any) -> Any:
-        try:
-            return activate(request=request, state=state)
-        except FlowerError as error:
-            registered = state.get_node_id_by_public_key(request.public_key) is not None
-            error.public_details = CONNECTED if registered else UNKNOWN_KEY
-            raise
-
-    vars(fleet_handlers)["activate_node"] = activate_node
-
-
 def command(
     host: str, port: int, place: Path, certificates: Path | None, most: int = MOST_BODY
 ) -> list[str]:
@@ -106,19 +90,15 @@ def command(
 
 
 def main(arguments: list[str]) -> None:
-    from flwr.superlink import extensions
-    from flwr.superlink.cli import flower_superlink
-    from starlette.middleware import Middleware
-
     if arguments[:1] != ["--key"] or arguments[2:3] != ["--most"] or len(arguments) < 4:
         raise SystemExit("python -m idiolect.deploy.flower.link --key FILE --most BYTES ...")
     key = Path(arguments[1]).read_bytes()
     most = int(arguments[3]) + AROUND
-    say_why()
-    vars(extensions)["get_middleware"] = lambda: (Middleware(Guard, key=key, most=most),)
-    sys.argv = ["flower-superlink", *arguments[4:]]
-    flower_superlink()
+    superlink(arguments[4:], guard=partial(Guard, key=key, most=most))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except SettingError as error:
+        sys.exit(f"error: {error}")

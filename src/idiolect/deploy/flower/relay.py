@@ -13,6 +13,7 @@ from ..site.sockets import TooLarge, exchange
 
 RECORD = "frame"  # the name of the one record in a message, and of the one entry in it
 MOST_FRAME = 1 << 31  # bytes
+RAISED = 2  # the code by which Flower reports a ClientApp that raised an exception
 
 
 class SiteDown(ConnectionError):
@@ -41,10 +42,9 @@ def pass_on(frame: bytes, path: str) -> bytes:
 def relay(message: Any, context: Any) -> Any:
     """The reply of the site's process to a Flower message; an error reply where it gives none."""
     from flwr.app import ConfigRecord, Error, Message, RecordDict
-    from flwr.common.constant import ErrorCode
 
     def failed(text: str) -> Any:
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, text), reply_to=message)
+        return Message(Error(RAISED, text), reply_to=message)
 
     path = context.node_config.get("socket")
     if not isinstance(path, str) or not path:

@@ -1,249 +1,228 @@
-"""The server's process of a deployed federation: it waits for runs to carry out.
+"""The server's process of a deployed federation: it waits for runs, and has them carried out.
 
     python -m idiolect.deploy.flower.server FOLDER
 
-A run is wanted when server/wanted.json says so; what became of it is in server/outcome.json. The
-file stays until the run has ended: a server that was killed resumes it when it is back. It
-takes tasks of its own runs from the SuperLink alone, and imports no code that comes with them.
+A run is wanted when server/wanted.json says so. Each is a Flower run whose ServerApp
+(`deploy.flower.server_app`) is started here as `flwr-serverapp`, with the token of its task in a
+file: in place of Flower's SuperExec, which would show the token in the list of processes. The order
+stays until the run has ended: a server that was killed resumes it when it is back, and a ServerApp
+that was killed is started again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shutil
+import signal
+import subprocess
 import sys
+import sysconfig
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from ...core.documents import encode
 from ...core.files import read_document, write_atomic, write_document
 from ...core.knobs import SettingError
 from ...core.text import shown
-from ...engine.carriers.flower import FlowerCarrier, require
-from ...report.format import Figure, number
-from ...run.checkpoint import CheckpointError
-from ...run.interrupts import Interrupted
-from ...run.result import Result
+from ...engine.carriers.flower import require
 from ..certificates import public_key
 from ..config import Deployment, Terms
-from ..folder import DeploymentFolder, RunOrder, RunOutcome
+from ..folder import DeploymentFolder, RunOrder, RunOutcome, write_app
 from ..logs import RotatingLog
-from ..rounds import TooFewSites
-from ..server import serve
-from .clients import control, look_sooner, runtime
+from .internals import Operator
+from .supervise import die_with_parent
 
+NODES = "nodes.json"  # which node has which key
 LAST = "flower-run"  # the number of the Flower run that was started last
+TOKEN = "token"  # what opens the task of the run that is carried out
 LOOK = 0.5  # seconds
+STEADY = 60.0  # seconds after which a ServerApp that ends is taken to have worked
+MOST_ENDS = 5  # how often in a row it may end sooner, without an outcome
+
+
+@dataclass(frozen=True)
+class RegisteredNode:
+    """A node that may connect."""
+
+    node: int
+    name: str  # of the file of its key
+    key: str  # SHA-256 of that file
+
+
+@dataclass(frozen=True)
+class RegisteredNodes:
+    """All of them, as the server's process has registered them; its ServerApp reads them."""
+
+    nodes: list[RegisteredNode]
+
+
+def key_digests(layout: DeploymentFolder) -> dict[str, str]:
+    """SHA-256 of the files in keys/, by name."""
+    paths = sorted(layout.keys.glob("*.pub"))
+    return {path.stem: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def registered(layout: DeploymentFolder) -> dict[int, str]:
+    """Nodes by the names of their keys: keys/ as it is now, so that removals count at once."""
+    path = layout.server / NODES
+    nodes = read_document(path, RegisteredNodes).nodes if path.exists() else []
+    digests = key_digests(layout)
+    return {n.node: n.name for n in nodes if digests.get(n.name) == n.key}
 
 
 class FlowerServer:
-    """Carries out the runs of one deployment."""
+    """Starts the runs of one deployment."""
 
     def __init__(self, folder: Path):
         require()
-        look_sooner()
-        self.layout = DeploymentFolder(folder)
+        self.layout = DeploymentFolder(folder.absolute())
         self.terms: Terms = Deployment.read(folder).terms
         place = self.layout.server
-        self.root = None if self.terms.insecure else self.layout.authority.read_bytes()
-        self.keys: dict[str, bytes] = {}  # files in keys/, by name
-        self.nodes: dict[int, str] = {}  # nodes with these keys
-        self.secret = (place / "secret").read_bytes()
-        self.control = control(self.terms.address, self.root, (place / "key").read_bytes())
+        root = None if self.terms.insecure else self.layout.authority.read_bytes()
+        key, secret = ((place / name).read_bytes() for name in ("key", "secret"))
+        self.operator = Operator(self.terms.address, root, key, secret)
+        self.child: subprocess.Popen[bytes] | None = None
+        self.stopping = False
+        self.files: dict[str, str] | None = None  # digests of keys/; None: to be registered
 
     def register(self) -> None:
         """Let the sites connect whose public keys are here, and no others."""
-        from flwr.proto.control_pb2 import (
-            ListNodesRequest,
-            RegisterNodeRequest,
-            UnregisterNodeRequest,
-        )
-
         if self.terms.insecure:
             return
-        files = self._key_files()
-        earlier = {
-            bytes(node.public_key): int(node.node_id)
-            for node in self.control.ListNodes(ListNodesRequest()).nodes_info
-            if not node.unregistered_at
-        }
-        nodes = {}
+        files = key_digests(self.layout)
+        keys: dict[bytes, str] = {}
         for name in files:
             try:
-                key = public_key(self.layout.keys / f"{name}.pub")
+                keys[public_key(self.layout.keys / f"{name}.pub")] = name
             except SettingError as error:
-                self.say(str(error))
-                continue
-            if key not in earlier:
-                label = re.sub(r"[^\w-]", "-", name)[:32]
-                request = RegisterNodeRequest(public_key=key, name=label)
-                try:
-                    earlier[key] = int(self.control.RegisterNode(request).node_id)
-                except Exception as error:  # of Flower: it takes a key once, ever
-                    self.say(
-                        f"{name}.pub is refused: a key that was removed is not taken again; "
-                        f"idiolect host key --renew makes another one ({error})"
-                    )
-                    continue
-                self.say(f"{name}.pub may connect")
-            nodes[earlier[key]] = name
-        for node in set(earlier.values()) - set(nodes):
-            self.control.UnregisterNode(UnregisterNodeRequest(node_id=node))
-            self.say(f"node {node} may not connect any more: its key is not in keys/")
-        self.keys, self.nodes = files, nodes
+                say(self.layout, str(error))
+        nodes = self.operator.nodes()
+        for key, name in keys.items():
+            if key not in nodes:
+                self.operator.register(key, re.sub(r"[^\w-]", "-", name)[:32])
+                say(self.layout, f"{name}.pub may connect")
+            elif nodes[key] is None:
+                say(
+                    self.layout,
+                    f"{name}.pub is refused: a key that was removed is not taken again; "
+                    "idiolect host key --renew makes another one",
+                )
+        for key, node in nodes.items():
+            if node is not None and key not in keys:
+                self.operator.remove(node)
+                say(self.layout, f"node {node} may not connect any more: its key is not in keys/")
+        known = {key: node for key, node in self.operator.nodes().items() if node is not None}
+        registered = [
+            RegisteredNode(known[key], name, files[name])
+            for key, name in keys.items()
+            if key in known
+        ]
+        write_document(self.layout.server / NODES, encode(RegisteredNodes(registered)))
+        self.files = files
 
-    def _key_files(self) -> dict[str, bytes]:
-        return {path.stem: path.read_bytes() for path in sorted(self.layout.keys.glob("*.pub"))}
-
-    def registered(self) -> dict[int, str] | None:
-        """Nodes by the names of their keys: keys/ as it is now, so that changes count at once."""
-        if self.terms.insecure:
-            return None
-        files = self._key_files()
-        if files != self.keys:
-            try:
+    def _register_changes(self) -> None:
+        """The same where keys/ has changed; the server goes on whatever is in it."""
+        try:
+            if not self.terms.insecure and key_digests(self.layout) != self.files:
                 self.register()
-            except Exception as error:  # of Flower: the SuperLink is away for a moment
-                self.say(f"keys/ has changed, and the SuperLink does not answer: {error}")
-                unchanged = {name for name, key in files.items() if self.keys.get(name) == key}
-                return {node: name for node, name in self.nodes.items() if name in unchanged}
-        return self.nodes
+        except Exception as error:  # of Flower, or a file that is just being replaced
+            self.files = None  # look again
+            print(f"keys/ could not be registered: {error!r}", file=sys.stderr, flush=True)
 
     def work(self) -> None:
         """Runs, one after the other, until the process is stopped."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self.stop)
         self.register()
-        while True:
-            if not self.layout.request.exists():
-                time.sleep(LOOK)
-                continue
-            order = read_document(self.layout.request, RunOrder)
-            self.register()
-            error = ""
-            try:
+        while not self.stopping:
+            if self.layout.request.exists():
+                order = read_document(self.layout.request, RunOrder)
+                self.register()
                 self.carry_out(order)
-            except (SettingError, TooFewSites, CheckpointError) as problem:
-                error = str(problem)
-            write_document(self.layout.outcome, encode(RunOutcome(order.order_id, error)))
-            self.layout.request.unlink(missing_ok=True)
+            else:
+                self._register_changes()
+                time.sleep(LOOK)
 
-    def carry_out(self, order: RunOrder) -> Result:
-        """One run, as a separate Flower run."""
-        directory = Path(order.directory)
-        resume = order.resume or (directory / "settings.json").exists()
-        deployment = Deployment.read(self.layout.folder)
-        with FlowerTask(self) as grid:
-            return serve(
-                FlowerCarrier(grid, registered=self.registered),
-                deployment,
-                directory,
-                resume=resume,
-                tell=self.say,
-                progress=lambda seed, rounds, figure: self.say(_line(rounds, figure)),
-                status=self.layout.status,
+    def carry_out(self, order: RunOrder) -> None:
+        """One run: its ServerApp, started again where it ends without an outcome."""
+        ends = 0
+        while not self.stopping and self.layout.request.exists():
+            began = time.monotonic()
+            code = self.start_app()
+            ends = ends + 1 if time.monotonic() - began < STEADY else 1
+            if self.stopping or not self.layout.request.exists():
+                return
+            if ends >= MOST_ENDS:
+                error = f"server: the run has ended {ends} times without a result ({code}); see "
+                error += f"{self.layout.server / 'log' / 'server.txt'}"
+                write_document(self.layout.outcome, encode(RunOutcome(order.order_id, error)))
+                self.layout.request.unlink(missing_ok=True)
+                return
+            say(self.layout, f"the run's process has ended ({code}); it is started again")
+            time.sleep(LOOK)
+
+    def start_app(self) -> int:
+        """A new Flower run and its ServerApp, until it ends; its exit code."""
+        run = self._new_run()
+        token = self.layout.server / TOKEN
+        write_atomic(token, self.operator.token(run).encode())
+        try:
+            self.child = subprocess.Popen(
+                app_command(self.layout, self.terms, token),
+                cwd=self.layout.folder,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,
             )
+            while (code := self.child.poll()) is None:
+                self._register_changes()
+                time.sleep(LOOK)
+            return code
+        finally:
+            self.child = None
+            token.unlink(missing_ok=True)
 
-    def say(self, text: str) -> None:
-        """To who follows the run."""
-        line = f"{time.strftime('%H:%M:%S')} {shown(text)}"
-        print(line, flush=True)
-        with suppress(OSError), RotatingLog(self.layout.log) as log:
-            log.write(f"{line}\n".encode())
-
-
-class FlowerTask:
-    """A Flower run and its task, as a Grid while it lasts."""
-
-    def __init__(self, server: FlowerServer):
-        self.server = server
-
-    def __enter__(self) -> Any:
-        from flwr.common.serde import run_from_proto
-        from flwr.proto.runtime_pb2 import PullTaskInputRequest
-        from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-        from flwr.supercore.task_identity import TaskIdentity
-        from flwr.superlink.grid import HttpGrid
-
-        server = self.server
-        token = self._token(self._start())
-        self.grid = HttpGrid(server.terms.address, server.root is None, server.root, token=token)
-        client = self.grid._runtime_client
-        self.alive = HeartbeatSender(make_task_heartbeat_fn_http(client))
-        self.alive.start()
-        task = client.PullTaskInput(PullTaskInputRequest())
-        TaskIdentity.task_id = task.task_id
-        TaskIdentity.run_id = task.run.run_id
-        TaskIdentity.node_id = task.context.node_id
-        self.grid.set_run(run_from_proto(task.run))
-        return self.grid
-
-    def _start(self) -> int:
-        """A new Flower run."""
-        import hashlib
-
-        from flwr.cli.build import build_fab_from_disk
-        from flwr.common.serde import fab_to_proto
-        from flwr.proto.control_pb2 import StartRunRequest
-        from flwr.supercore.fab import Fab
-
-        self._stop_last()
-        content = build_fab_from_disk(self.server.layout.app)
-        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-        run = int(self.server.control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id)
-        write_atomic(self.server.layout.server / LAST, str(run).encode())
+    def _new_run(self) -> int:
+        """A new Flower run. One of a server that was killed is ended: sites may wait for a message
+        of it whose parts never came, and take no other one before they learn that it is over."""
+        last = self.layout.server / LAST
+        with suppress(Exception):  # there was none, or it is over
+            self.operator.stop(int(last.read_text()))
+        write_app(self.layout)  # the folder may be of an earlier version
+        run = self.operator.start(self.layout.app)
+        write_atomic(last, str(run).encode())
         return run
 
-    def _stop_last(self) -> None:
-        """The Flower run of a server that was killed: sites may wait for a message of it whose
-        parts never came, and take no other one before they learn that it is over."""
-        from flwr.proto.control_pb2 import StopRunRequest
-
-        with suppress(Exception):  # there was none, or it is over
-            last = int((self.server.layout.server / LAST).read_text())
-            self.server.control.StopRun(StopRunRequest(run_id=last))
-
-    def _token(self, run: int) -> str:
-        """What opens the task of this run; tasks of others are not carried out."""
-        from flwr.common.constant import SubStatus
-        from flwr.proto.runtime_pb2 import AcquireTaskRequest, PushTaskOutputRequest
-        from flwr.supercore.constant import TaskType
-
-        server = self.server
-        client = runtime(server.terms.address, server.root, secret=server.secret)
-        while True:
-            task = client.AcquireTask(
-                AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-            )
-            if not (task.HasField("task") and task.token):
-                time.sleep(LOOK / 5)
-                continue
-            if task.task.run_id == run:
-                client.close()
-                return str(task.token)
-            other = runtime(server.terms.address, server.root, token=task.token)
-            other.PushTaskOutput(
-                PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="no run of this server")
-            )
-            other.close()
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
-        from flwr.common.constant import SubStatus
-        from flwr.proto.runtime_pb2 import PushTaskOutputRequest
-
-        self.grid._retry_invoker.max_tries = 1
-        status = SubStatus.COMPLETED if error is None else SubStatus.FAILED
-        with suppress(Exception):  # of Flower: the run is over all the same
-            self.grid._runtime_client.PushTaskOutput(
-                PushTaskOutputRequest(sub_status=status, details=str(error or "")[:200])
-            )
-        self.alive.stop()
-        self.grid.close()
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """On a signal: the round in progress is finished, if there is one."""
+        self.stopping = True
+        if self.child is None:
+            raise SystemExit(0)
+        self.child.send_signal(signal.SIGTERM)
 
 
-def _line(rounds: int, figure: float) -> str:
-    name = figure.name if isinstance(figure, Figure) else "accuracy"
-    result = f"{name} {number(figure)}" if figure == figure else f"no site reported {name}"
-    return f"round {rounds} is done: {result}"
+def app_command(layout: DeploymentFolder, terms: Terms, token: Path) -> Sequence[str]:
+    """How Flower starts a ServerApp."""
+    name = "flwr-serverapp"
+    script = Path(sysconfig.get_path("scripts")) / name
+    program = str(script) if script.exists() else shutil.which(name)
+    if program is None:
+        raise SettingError(f"flwr: its command {name} is not installed beside {sys.executable}")
+    words = [program, "--runtime-api-address", terms.address, "--token-file", str(token)]
+    trust = ["--insecure"] if terms.insecure else ["--root-certificates", str(layout.authority)]
+    return [*words, *trust]
+
+
+def say(layout: DeploymentFolder, text: str) -> None:
+    """To who follows the run."""
+    line = f"{time.strftime('%H:%M:%S')} {shown(text)}"
+    print(line, flush=True)
+    with suppress(OSError), RotatingLog(layout.log) as log:
+        log.write(f"{line}\n".encode())
 
 
 def main(arguments: list[str]) -> int:
@@ -252,9 +231,6 @@ def main(arguments: list[str]) -> int:
     except SettingError as error:
         print(f"error: {shown(error)}", file=sys.stderr, flush=True)
         return 2
-    except Interrupted as stop:
-        print(f"interrupted: {shown(stop)}", file=sys.stderr, flush=True)
-        return 0
     return 0
 
 

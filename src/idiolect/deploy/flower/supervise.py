@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from ..logs import RotatingLog
 from ..pidfile import hold
-from .clients import CONNECTED, UNKNOWN_KEY
+from .internals import CONNECTED, UNFIT, UNKNOWN_KEY
 
 SUPERNODE = "supernode"  # the process that connects a site
 PAUSES = (1.0, 2.0, 5.0, 10.0)  # seconds before a process is started again, longer each time
@@ -46,6 +46,7 @@ MEANINGS = {
     "half to the server's operator (idiolect deploy add-site); trying again",
     CONNECTED: "the server refuses this site for now: a connection with its key is there already, "
     "of another process, or from before a crash (given up after 45 seconds); trying again",
+    UNFIT: "the flwr that is installed here does not fit; pip install 'idiolect[flower]'",
     "[code: 1001]": "the server has another version of flwr; install the same; trying again",
     # said by a SuperLink
     "No SuperNode found with the given public key": "a site was refused, for its key is not "
@@ -83,7 +84,7 @@ class Process:
             stderr=subprocess.STDOUT,
             env={**os.environ, **self.environment},
             start_new_session=True,  # Ctrl-C is for this process, which stops them in order
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         assert self.child.stdout is not None
         threading.Thread(target=self._listen, args=(self.child.stdout,), daemon=True).start()
@@ -156,7 +157,7 @@ def supervise(processes: list[Process], pid: Path) -> None:
         file.close()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """In the child: it gets SIGKILL when this process is gone; on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
