@@ -38,7 +38,8 @@ test: $(VENV)/.dev
 
 # what is deployed, a real federation among it, with the newest flwr in place of the oldest; all
 # other packages are the same
-FLOWER_TESTS := tests/engine/test_flower.py tests/engine/test_flower_internals.py tests/deploy
+FLOWER_TESTS := $(addprefix tests/,engine/test_flower.py engine/test_flower_internals.py \
+    deploy/test_flower_server.py deploy/test_commands.py)
 test-flower: $(VENV)/.dev $(FLOWER)/.ready
 	PYTHONPATH=$(CURDIR)/$(FLOWER) $(BIN)/python -c \
 	    "import flwr; assert flwr.__version__ == '$(FLOWER_NEWEST)', flwr.__version__"

@@ -73,7 +73,8 @@ def test_it_reads_a_table_and_a_settings_file(capsys):
     assert {c["client"] for c in found["clients"]} == {"a", "b", "c"}
     # the file that init wrote names methods for compare: they do not narrow the advice
     labels = [row["label"] for row in found["candidates"]]
-    assert labels == ["local", "fedavg", "finetune", "ditto", "majority class"]
+    personal = ["finetune", "ditto", "fedalt part=biases"]
+    assert labels == ["local", "fedavg", *personal, "majority class"]
     assert "do not narrow advise" in from_file.err
     flags += split("--data table --path visits.csv --client site --target outcome ditto")
     assert main(["advise", *flags]) == 0

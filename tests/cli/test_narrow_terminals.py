@@ -62,6 +62,7 @@ def test_a_table_of_data_with_large_counts_fits(narrow, monkeypatch):
     monkeypatch.setattr(Federation, "sizes", lambda self, split: torch.full((4,), 10_000_000))
     many = torch.full((4, 10), 1_234_567)
     monkeypatch.setattr(Federation, "class_counts", lambda self, split="train": many)
+    monkeypatch.setattr(Federation, "class_totals", lambda self, split="train": many.double())
     monkeypatch.setattr(Federation, "majority_hits", lambda self, split="test": many[:, 0])
     text = narrow("data", "show", "synthetic", "--clients", "4", "--samples", "20")
     figures = dict.fromkeys(("train", "valid", "test"), "10,000,000")

@@ -213,12 +213,15 @@ def by_name(address, data="synthetic", options=None, **more):
 @pytest.mark.parametrize(
     "more",
     [
-        {},
-        {"data": "logistic", "options": {"clients": 6}, "metrics": "auc"},
-        {"data": "linear", "options": {"clients": 6}},
-        {"attack": "label-flip", "malicious": 2},
+        pytest.param({}, id="classes", marks=pytest.mark.slow),
+        pytest.param(
+            {"data": "logistic", "options": {"clients": 6}, "metrics": "auc"},
+            id="metric",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"data": "linear", "options": {"clients": 6}}, id="regression"),
+        pytest.param({"attack": "label-flip", "malicious": 2}, id="false labels"),
     ],
-    ids=["classes", "metric", "regression", "false labels"],
 )
 def test_data_by_name_are_with_their_hosts_alone(address, more):
     """The driver has a census of them; what a run shows of its data is the same."""
