@@ -9,7 +9,7 @@ from scipy import stats
 
 import idiolect as il
 from idiolect.data.sets.regression import LogisticRegression
-from idiolect.report.verdicts import CANNOT_TELL, GAINS, LOSES, _discoveries, judged_clients
+from idiolect.report.verdicts import CANNOT_TELL, GAINS, LOSES, discoveries, judged_clients
 from idiolect.run.plan import Plan
 from idiolect.study.advise import advice as words
 from idiolect.study.advise.estimate import (
@@ -132,8 +132,8 @@ def test_the_false_discovery_rate_is_that_of_scipy():
     rng = np.random.default_rng(4)
     for _ in range(20):
         p = rng.beta(0.3, 1.0, 30)
-        assert (_discoveries(p) == (stats.false_discovery_control(p) <= 0.05)).all()
-    assert not len(_discoveries(np.zeros(0)))
+        assert (discoveries(p) == (stats.false_discovery_control(p) <= 0.05)).all()
+    assert not len(discoveries(np.zeros(0)))
 
 
 def test_hits_are_called_by_the_exact_sign_test():

@@ -302,15 +302,7 @@ def _blocks(data: Federation, owner: Tensor, unit: np.ndarray) -> Tensor:  # -> 
         keys = streams.name_keys(data.names)[owner.numpy()]
         first = (data.offsets["test"][:-1] - data.offsets["test"][0])[owner].numpy()
         numbers = keys + (unit - first).astype(np.uint64)
-    return torch.from_numpy((_mixed(numbers) % np.uint64(BLOCKS)).astype(np.int64))
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:  # uint64 -> uint64
-    """Numbers without a pattern from numbers with one (splitmix64, Steele et al. 2014)."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    return torch.from_numpy((streams.mix(numbers) % np.uint64(BLOCKS)).astype(np.int64))
 
 
 def check_counts(

@@ -34,7 +34,7 @@ from ..host.metrics import Metric
 from ..host.metrics.custom import Own
 from ..host.scores import Z, wilson
 from ..host.subgroups import FIGURES, SUMS, ColumnCounts, SubgroupScores
-from .verdicts import CANNOT_TELL, CLIENT_SAMPLES, LEVEL, moderated
+from .verdicts import CANNOT_TELL, CLIENT_SAMPLES, LEVEL, discoveries, moderated
 
 BETTER = "better"
 WORSE = "worse"
@@ -413,7 +413,6 @@ def _mean_of(estimates: Sequence[tuple[float, float, float]]) -> tuple[float, fl
 def _judged(rows: list[dict[str, Any]], higher: Mapping[str, bool]) -> list[dict[str, Any]]:
     """The same with verdicts, in families of one model, column and figure."""
     from scipy.special import ndtr
-    from scipy.stats import false_discovery_control
 
     families: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -425,9 +424,9 @@ def _judged(rows: list[dict[str, Any]], higher: Mapping[str, bool]) -> list[dict
         scope = "client" in row
         families.setdefault((row["model"], row["column"], row["figure"], scope), []).append(row)
     for family in families.values():
-        p = [_p_value(row, ndtr) for row in family]
-        for row, adjusted in zip(family, false_discovery_control(p), strict=True):
-            if adjusted <= LEVEL:
+        called = discoveries(np.array([_p_value(row, ndtr) for row in family]))
+        for row, is_called in zip(family, called.tolist(), strict=True):
+            if is_called:
                 is_better = (row["difference"] > 0) == higher[row["figure"]]
                 row["verdict"] = BETTER if is_better else WORSE
     return rows

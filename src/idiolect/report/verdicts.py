@@ -98,7 +98,7 @@ def judged_clients(
             p = 2 * stdtr(freedom, -np.abs(mean) / error)
         p = np.where(error > 0, p, np.where(mean == 0, 1.0, 0.0))
     called = np.zeros(clients, dtype=bool)
-    called[enough] = _discoveries(p[enough])
+    called[enough] = discoveries(p[enough])
     half = np.where(enough, quantile * error, math.inf)
     return [
         ClientGain(
@@ -144,12 +144,12 @@ def weighed_terms(
     return mean + lever * (each - mean) - shift
 
 
-def _discoveries(p: np.ndarray) -> np.ndarray:  # -> bool
+def discoveries(p: np.ndarray) -> np.ndarray:  # -> bool
     """Which p-values are called at a false discovery rate of LEVEL (Benjamini and Hochberg 1995).
 
     As `scipy.stats.false_discovery_control`, which takes a second to load.
 
-    >>> _discoveries(np.array([0.01, 0.5, 0.024, 0.04])).tolist()
+    >>> discoveries(np.array([0.01, 0.5, 0.024, 0.04])).tolist()
     [True, False, True, False]
     """
     ordered = np.sort(p)
