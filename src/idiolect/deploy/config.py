@@ -1,10 +1,14 @@
-"""A deployed federation as one file, deployment.toml: what is trained, on what, by how many sites.
+"""A deployed federation in two files: deployment.toml at the server, federation.toml at its sites.
 
-[deployment]   sites, least, wait, deadline, address, insecure
+[deployment]   of deployment.toml: name, sites, least, wait, deadline, address, insecure, ...
+[federation]   of federation.toml: name, address, insecure, authority (its certificate)
 [data]         the form that every site's data must have: the data contract. Of tables: target,
                features, classes, scale, and kinds, which says what the features hold (number,
                text, code; all numbers where it is left out)
 [method] [model] [run] [task]   as in any settings file
+
+The second is made from the first (`idiolect deploy init`, `idiolect deploy certificates`). It is all
+that a site needs to know of the server's machine, and has no secret in it.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from ..run.settings import Settings
 from .site.agreement import TABLE, read_form
 
 FILE = "deployment.toml"
+FEDERATION = "federation.toml"
 MOST = 1 << 20  # bytes of it
 SCALES = ("client", "federated")
 ENGINES = ("local", FLOWER)  # that a plan may name: here they mean the same
@@ -33,6 +38,7 @@ ENGINES = ("local", FLOWER)  # that a plan may name: here they mean the same
 class Terms(Knobs):
     """How the server deals with its sites."""
 
+    name: str = knob("", "what the federation is called; empty: as its folder")
     sites: int = knob(2, "sites that must be there before the first round", low=1)
     least: int = knob(1, "sites that a later round needs", low=1)
     wait: float = knob(600.0, "seconds in which they may come, before the run stops", above=0)
@@ -88,51 +94,118 @@ class Deployment:
     @classmethod
     def read(cls, folder: Path) -> Deployment:
         """SettingError where there is none, or it is not one."""
-        path = folder / FILE
         try:
-            with regular_file(path, "directory").open("rb") as file:
-                body = file.read(MOST + 1)
-            if len(body) > MOST:
-                raise ValueError(f"at most {MOST} bytes")
-            document = tomllib.loads(body.decode())
-            sections = ("deployment", "data", "method", "model", "run", "task")
-            expect_fields(document, dict.fromkeys(sections, dict[str, Any]), sections[3:])
+            document = _read(folder / FILE, "directory", "deployment")
         except FileNotFoundError:
             raise SettingError(
                 f"directory: {folder} holds no deployment ({FILE} is missing); "
                 f"idiolect deploy init {folder}"
             ) from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise SettingError(f"directory: cannot use {path}: {error}") from None
-        method, model = dict(document["method"]), dict(document.get("model", {}))
-        settings = dict(document.get("run", {}))
-        plan = Plan(
-            str(method.pop("name", "")),
-            method,
-            "",
-            {},
-            str(model.pop("name", "")),
-            model,
-            str(settings.pop("loss", "")),
-            settings,
-            dict(document.get("task", {})),
-        )
-        return cls(plan, document["data"], build(Terms, document["deployment"], "deployment"))
+        terms = build(Terms, document["deployment"], "deployment")
+        return cls(_plan(document), document["data"], terms)
 
     def write(self, folder: Path) -> None:
         """As `read` finds it."""
-        plan = self.plan
-        loss = {"loss": plan.loss} if plan.loss else {}
-        sections = {
-            "deployment": asdict(self.terms),
-            "data": self.data,
-            "method": {"name": plan.method, **plan.method_fields},
-            "model": {**({"name": plan.model} if plan.model else {}), **plan.model_options},
-            "run": {**self.run_plan.run_settings, **loss},
-            "task": plan.task_options,
-        }
+        sections = {"deployment": asdict(self.terms), **_sections(self.run_plan, self.data)}
         text = "# a federation of several sites; see docs/deploy.md\n\n" + toml_sections(sections)
         write_atomic(folder / FILE, text.encode())
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What federation.toml says: where the server is, how it proves itself, what it proposes."""
+
+    name: str
+    address: str
+    insecure: bool
+    authority: str  # the certificate that the server's own is signed with (PEM); "" if insecure
+    plan: Plan
+    data: dict[str, Any]  # the data contract
+
+    @classmethod
+    def of(cls, deployment: Deployment, folder: Path, authority: str) -> Proposal:
+        """What the sites of a deployment get."""
+        terms = deployment.terms
+        name = terms.name or folder.name
+        return cls(
+            name, terms.address, terms.insecure, authority, deployment.run_plan, deployment.data
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Proposal:
+        """SettingError where there is none, or it is not one."""
+        try:
+            document = _read(path, "federation", "federation")
+        except FileNotFoundError:
+            raise SettingError(
+                f"federation: there is no file {path}; the server's operator has one ({FEDERATION})"
+            ) from None
+        own = document["federation"]
+        try:
+            expect_fields(own, {"name": str, "address": str, "insecure": bool, "authority": str})
+        except ValueError as error:
+            raise SettingError(f"federation: cannot use {path}: {error}") from None
+        Terms(address=own["address"])
+        check_form(document["data"])
+        return cls(**own, plan=_plan(document), data=document["data"])
+
+    def write(self, path: Path) -> None:
+        """As `read` finds it."""
+        own = {
+            "name": self.name,
+            "address": self.address,
+            "insecure": self.insecure,
+            "authority": self.authority,
+        }
+        text = "# for every site of this federation: idiolect host agree federation.toml ...\n\n"
+        sections = {"federation": own, **_sections(self.plan, self.data)}
+        write_atomic(path, (text + toml_sections(sections)).encode())
+
+
+def _read(path: Path, field_name: str, first: str) -> dict[str, Any]:
+    """The sections of a file, of which `first` is its own; SettingError where it has others."""
+    try:
+        with regular_file(path, field_name).open("rb") as file:
+            body = file.read(MOST + 1)
+        if len(body) > MOST:
+            raise ValueError(f"at most {MOST} bytes")
+        document = tomllib.loads(body.decode())
+        sections = (first, "data", "method", "model", "run", "task")
+        expect_fields(document, dict.fromkeys(sections, dict[str, Any]), sections[3:])
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingError(f"{field_name}: cannot use {path}: {error}") from None
+    return document
+
+
+def _plan(document: dict[str, Any]) -> Plan:
+    """The plan in the sections of a file."""
+    method, model = dict(document["method"]), dict(document.get("model", {}))
+    settings = dict(document.get("run", {}))
+    return Plan(
+        str(method.pop("name", "")),
+        method,
+        "",
+        {},
+        str(model.pop("name", "")),
+        model,
+        str(settings.pop("loss", "")),
+        settings,
+        dict(document.get("task", {})),
+    )
+
+
+def _sections(plan: Plan, data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The inverse, with the data contract."""
+    loss = {"loss": plan.loss} if plan.loss else {}
+    return {
+        "data": data,
+        "method": {"name": plan.method, **plan.method_fields},
+        "model": {**({"name": plan.model} if plan.model else {}), **plan.model_options},
+        "run": {**plan.run_settings, **loss},
+        "task": plan.task_options,
+    }
 
 
 def agreed_form(data: dict[str, Any]) -> dict[str, Any]:
