@@ -7,8 +7,8 @@
                text, code; all numbers where it is left out)
 [method] [model] [run] [task]   as in any settings file
 
-The second is made from the first (`idiolect deploy init`, `idiolect deploy certificates`). It is all
-that a site needs to know of the server's machine, and has no secret in it.
+The second is made from the first (`idiolect deploy init`, `idiolect deploy certificates`). It is
+all that a site needs to know of the server's machine, and has no secret in it.
 """
 
 from __future__ import annotations
