@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from deploy.consents import consent_to, contract_of
 from deploy.site.common import Direct, form, server_for, synthetic, table, with_table
 from deploy.sites import Process, Told, agreement, plan_of
 from engine.loopback import remote_rounds
@@ -37,6 +38,7 @@ def trained(tmp_path_factory):
     rules = {"min_samples": 1, "client_names": "own", "max_rounds": 50}
     at = with_table(place / "state", table(), rules, client="ward")
     plan = plan_of("ditto", dtype="float32")
+    consent_to(at.path, plan, contract_of(form()))
     at.ask(agreement(plan, form()))
     data = at.site.agreed.federation
     task = plan.make_task(data)
@@ -230,6 +232,7 @@ def test_a_site_with_a_table_from_the_command_line(tmp_path):
     site = Process(tmp_path / "s", *arguments)
     site.start()
     try:
+        consent_to(site.state, plan_of("fedavg"), contract_of(form()))
         census = site.ask(agreement(plan_of("fedavg"), form()))
         assert [c["id"] for c in census.facts["clients"]] == ["Bonn"]
     finally:
@@ -246,8 +249,8 @@ def test_a_site_with_a_table_from_the_command_line(tmp_path):
 def test_the_page_for_owners_names_every_rule_and_no_flag_that_there_is_not(capsys):
     page = (Path(__file__).parents[2] / "docs" / "host.md").read_text()
     helps = ""
-    for command in ("start", "key", "status", "export", "predict"):
-        arguments = ["--data", "table"] if command == "start" else []
+    for command in ("agree", "start", "key", "status", "export", "predict"):
+        arguments = ["--data", "table"] if command in ("agree", "start") else []
         with pytest.raises(SystemExit):
             main(["host", command, *arguments, "--help", "all"])
         helps += capsys.readouterr().out

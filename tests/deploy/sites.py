@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import torch
 
+from deploy.consents import consent_to, contract_of
 from deploy.sockets import Sockets
 from engine.loopback import local_rounds, remote_rounds
 from idiolect.deploy.site.sockets import exchange
@@ -140,6 +141,7 @@ def enrol(sites: Sequence[Process], plan: Plan, form: dict, session: Session) ->
     """Agree with all sites and enrol their clients, in the order of the session's roster."""
     told = []
     for site in sites:
+        consent_to(site.state, plan, contract_of(form))
         census = site.ask(agreement(plan, form, session.contract.run))
         assert census.kind == "census", census.facts
         ids = [session.server.roster.wire_id(c["id"]) for c in census.facts["clients"]]

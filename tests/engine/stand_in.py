@@ -36,7 +36,7 @@ class StandIn:
     def handle(self, frame: bytes) -> bytes:
         call = Call.open(frame)
         self.calls.append(call.kind)
-        own = {"hello": self.hello, "agree": self.agree, "enrol": self.enrol}
+        own = {"hello": self.hello, "propose": self.propose, "agree": self.agree, "enrol": self.enrol}
         if call.kind in own:
             return own[call.kind](call).pack()
         if self.service is None:
@@ -47,6 +47,9 @@ class StandIn:
         done = self.service.concluded if self.service else -1
         facts = {"idiolect": "0", "site": self.name, "run": self.run, "concluded": done}
         return Call("hello", facts)
+
+    def propose(self, call: Call) -> Call:
+        return Call("consent", {"agreed": True})
 
     def agree(self, call: Call) -> Call:
         facts = call.facts

@@ -6,6 +6,8 @@ For a federation that lasts, take the certificates of your organisation. Each si
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import ipaddress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -61,6 +63,13 @@ def make_site_key(path: Path) -> bytes:
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
+def make_site_keys(folder: Path) -> bytes:
+    """node.key and node.pub in a site's folder; the line of the second."""
+    line = make_site_key(folder / SITE_KEY)
+    write_atomic(folder / SITE_PUBLIC, line)
+    return line
+
+
 def public_key_line(path: Path) -> bytes:
     """A public key as it is kept: its kind and its numbers, without the comment of its owner."""
     public_key(path)
@@ -87,6 +96,66 @@ def public_key(path: Path) -> bytes:
             f"keys: {path} is no public key of a site ({error}); "
             "one that `idiolect host key` makes is accepted"
         ) from None
+
+
+def key_fingerprint(public: bytes) -> str:
+    """A public key's line in short, as `ssh-keygen -lf node.pub` shows it."""
+    digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def certificate_fingerprint(pem: str) -> str:
+    """A certificate in short, as `openssl x509 -fingerprint -sha256` shows it; SettingError."""
+    require()
+    from cryptography import x509
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    try:
+        digest = x509.load_pem_x509_certificate(pem.encode()).fingerprint(SHA256())
+    except ValueError as error:
+        raise SettingError(f"authority must be a certificate (PEM): {error}") from None
+    return digest.hex(":").upper()
+
+
+def sign(key: Path, text: bytes) -> str:
+    """The signature of a site's private key under a text."""
+    signature = _private_key(key).sign(text, _algorithm())
+    return base64.b64encode(signature).decode()
+
+
+def is_signed(key: Path, text: bytes, signature: str) -> bool:
+    """Whether a text was signed with the private key in a file."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        raw = base64.b64decode(signature, validate=True)
+        _private_key(key).public_key().verify(raw, text, _algorithm())
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _private_key(path: Path) -> Any:
+    require()
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("another kind of key")
+        return key
+    except Exception as error:  # of several libraries
+        raise SettingError(
+            f"key: {path} is no private key of a site ({error}); idiolect host key makes one"
+        ) from None
+
+
+def _algorithm() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.hashes import SHA384
+
+    return ec.ECDSA(SHA384())
 
 
 def check_certificate(certificate: Path, authority: Path, host: str) -> None:

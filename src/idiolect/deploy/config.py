@@ -13,6 +13,7 @@ all that a site needs to know of the server's machine, and has no secret in it.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,11 +26,12 @@ from ..data.prepare.columns import NUMBER
 from ..data.prepare.federated import KINDS
 from ..run.plan import FLOWER, Plan
 from ..run.settings import Settings
-from .site.agreement import TABLE, read_form
+from .site.agreement import MOST_NAME, TABLE, read_form
 
 FILE = "deployment.toml"
 FEDERATION = "federation.toml"
 MOST = 1 << 20  # bytes of it
+MISSING = "mean"  # what stands for a number that is missing, where all sites read alike
 SCALES = ("client", "federated")
 ENGINES = ("local", FLOWER)  # that a plan may name: here they mean the same
 
@@ -38,7 +40,7 @@ ENGINES = ("local", FLOWER)  # that a plan may name: here they mean the same
 class Terms(Knobs):
     """How the server deals with its sites."""
 
-    name: str = knob("", "what the federation is called; empty: as its folder")
+    name: str = knob("", "what the federation is called; deploy init: as its folder")
     sites: int = knob(2, "sites that must be there before the first round", low=1)
     least: int = knob(1, "sites that a later round needs", low=1)
     wait: float = knob(600.0, "seconds in which they may come, before the run stops", above=0)
@@ -123,13 +125,10 @@ class Proposal:
     data: dict[str, Any]  # the data contract
 
     @classmethod
-    def of(cls, deployment: Deployment, folder: Path, authority: str) -> Proposal:
+    def of(cls, deployment: Deployment, authority: str) -> Proposal:
         """What the sites of a deployment get."""
-        terms = deployment.terms
-        name = terms.name or folder.name
-        return cls(
-            name, terms.address, terms.insecure, authority, deployment.run_plan, deployment.data
-        )
+        terms, plan = deployment.terms, deployment.run_plan
+        return cls(terms.name, terms.address, terms.insecure, authority, plan, deployment.data)
 
     @classmethod
     def read(cls, path: Path) -> Proposal:
@@ -149,6 +148,11 @@ class Proposal:
         check_form(document["data"])
         return cls(**own, plan=_plan(document), data=document["data"])
 
+    @property
+    def terms(self) -> FederationTerms:
+        """What a site's owner agrees to."""
+        return FederationTerms.of(self.name, self.plan, self.data)
+
     def write(self, path: Path) -> None:
         """As `read` finds it."""
         own = {
@@ -160,6 +164,45 @@ class Proposal:
         text = "# for every site of this federation: idiolect host agree federation.toml ...\n\n"
         sections = {"federation": own, **_sections(self.plan, self.data)}
         write_atomic(path, (text + toml_sections(sections)).encode())
+
+
+@dataclass(frozen=True)
+class FederationTerms:
+    """What a federation is about: as its server proposes it, and as a site's owner agrees to it.
+
+    Plain data, equal where they are equal as JSON.
+    """
+
+    federation: str  # its name
+    plan: dict[str, Any]  # method, model, loss and run settings
+    data: dict[str, Any]  # the data contract
+
+    def __post_init__(self) -> None:
+        if len(self.federation) > MOST_NAME:
+            raise ValueError(f"federation must have at most {MOST_NAME} characters")
+        check_form(self.data)
+
+    @classmethod
+    def of(cls, name: str, plan: Plan, data: dict[str, Any]) -> FederationTerms:
+        own, form = json.loads(json.dumps([plan.as_dict(), data]))
+        return cls(name, own, form)
+
+    @property
+    def asks_sums(self) -> bool:
+        """Whether sites send counts and sums of their columns first."""
+        return self.data.get("scale") == "federated"
+
+    def allow(self, plan: dict[str, Any], seed: int, data: dict[str, Any]) -> bool:
+        """Whether a run with this plan, seed and form of the data is within them."""
+        form = agreed_form(self.data)
+        prepared = "preparation" in data and data["preparation"] is not None
+        settings = self.plan.get("settings", {})
+        return (
+            plan == self.plan
+            and seed == settings.get("seed", Settings().seed)
+            and prepared == self.asks_sums
+            and {**data, "preparation": None} == {**form, "preparation": None}
+        )
 
 
 def _read(path: Path, field_name: str, first: str) -> dict[str, Any]:

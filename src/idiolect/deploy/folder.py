@@ -19,7 +19,7 @@ import secrets
 import shlex
 import socket
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
 
@@ -255,7 +255,8 @@ def create(folder: Path, deployment: Deployment, demo: bool = False) -> Deployme
     if (folder / FILE).exists():
         raise SettingError(f"directory: {folder} holds a deployment already; choose another")
     layout = DeploymentFolder(private_folder(folder).absolute())
-    terms = deployment.terms
+    terms = replace(deployment.terms, name=deployment.terms.name or layout.folder.name)
+    deployment = replace(deployment, terms=terms)
     deployment.write(layout.folder)
     write_app(layout)
     if not terms.insecure:

@@ -1,6 +1,7 @@
 """The sites of a federation: greeted, offered the agreement, enrolled.
 
-The registry talks to each site separately, step by step (hello, agree, enrol), and waits for none.
+The registry talks to each site separately, step by step (hello, propose, agree, enrol), and waits
+for none: neither for a site nor for its owner, who may take days to agree.
 A site that refuses or fails is left out with a reported reason, and tried again later. What sites
 report about themselves is foreign input: the server's own contract says which form samples have,
 and numbers are within its bounds before they are used. A site that breaks them is left out for
@@ -24,6 +25,7 @@ from ..data.prepare import Preparation
 from ..data.splits import SPLITS
 from ..engine.carriers import SiteCarrier
 from ..host.calls import FAILED, MOST_FACTS, REFUSED, Call
+from .config import FederationTerms
 from .site.agreement import DTYPES, MOST_NAME, ArrayForm, SiteCensus, read_form
 
 LOOK = 0.5  # seconds between two looks at who is there
@@ -34,6 +36,7 @@ MOST_FAULTS = 10  # replies in a row that no honest site sends, before a site is
 MOST_REPLY = MOST_FACTS + (1 << 16)  # bytes of a reply before the first round: plain facts
 NUMBERED = re.compile(r"site-\d+")  # names of keys of sites that choose their own names
 LOST = 10.0  # seconds until a silent node is greeted again: the message may be lost
+UNDECIDED = "waits for its owner to agree (at the site: idiolect host agree)"
 MOST_REASON = 500  # characters kept of a reason given by a site
 
 
@@ -138,7 +141,8 @@ class SiteRegistry:
     """The sites of a federation."""
 
     network: SiteCarrier
-    agreement: dict[str, Any]  # what the federation is about: the facts of the call "agree"
+    proposal: FederationTerms  # what the owners of the sites must agree to first
+    agreement: dict[str, Any]  # what a run is about: the facts of the call "agree"
     tell: Callable[[str], None]
     same_node: bool = True  # nodes are authenticated: a site keeps its node
     # terms of enrolment besides wire ids: checksum of the contract, whether any client of the
@@ -330,10 +334,18 @@ class SiteRegistry:
         if site is not None and name in self._known and reply.facts["run"] == self.run:
             self._welcome(site)
             return
-        if self.sums is not None:
-            self._ask(node, Conversation(-1, "sums", name), Call("sums", self.sums))
+        self._ask(node, Conversation(-1, "propose", name), Call("propose", encode(self.proposal)))
+
+    def _propose(self, node: int, talk: Conversation, reply: Call) -> None:
+        reply.expect("consent", {}, {"agreed": bool})
+        record = self.record(node, talk.name)
+        record.reason = "" if reply.facts["agreed"] else UNDECIDED
+        if not reply.facts["agreed"]:
+            self._leave_out(node, RETRY, f"{talk.name} {UNDECIDED}")
+        elif self.sums is not None:
+            self._ask(node, Conversation(-1, "sums", talk.name), Call("sums", self.sums))
         else:
-            self.propose(node, name)
+            self.ask_agreement(node, talk.name)
 
     def _move(self, site: RegisteredSite, node: int, pardoned: bool) -> None:
         """A site is back at another node: what is known of it goes with it.
@@ -369,8 +381,8 @@ class SiteRegistry:
         if holder and holder in self.network.online():
             raise ValueError(f"{name!r} is the name of another site (node {holder})")
 
-    def propose(self, node: int, name: str) -> None:
-        """Tell a site what the federation is about."""
+    def ask_agreement(self, node: int, name: str) -> None:
+        """Tell a site what the run is about."""
         self._ask(node, Conversation(-1, "agree", name), Call("agree", self.agreement))
 
     def ask_sums(self, facts: dict[str, Any]) -> None:

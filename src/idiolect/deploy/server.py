@@ -41,7 +41,7 @@ from ..run.settings import Settings
 from ..server.server import Server
 from ..task.task import Task
 from ..wire.ledger import Ledger
-from .config import Deployment, Terms, agreed_form, kinds_of_columns
+from .config import MISSING, Deployment, FederationTerms, Terms, agreed_form, kinds_of_columns
 from .registry import RegisteredSite, SiteRegistry, census_of
 from .rounds import SiteRounds
 from .site.agreement import read_form
@@ -50,7 +50,6 @@ from .watch import ENDED, STOPPED, TRAINING, WAITING, ServerStatus, SiteStatus, 
 SITES = "sites.json"
 AGREEMENT = "agreement.json"  # the form of the data, as it was agreed
 SUMS = "sums.json"  # bytes of the column sums that the sites sent for it
-MISSING = "mean"  # what stands for a number that is missing, where all sites read alike
 NAME = "sites"  # of the data, in tables
 
 Sums = dict[str, list[int]]  # site -> bytes up, bytes down
@@ -77,7 +76,8 @@ def serve(
         folder.clear()
         run_id = RunIdentity.read(directory).id if resume else secrets.token_hex(16)
         run = run_number(run_id, settings.seed)
-        registry = SiteRegistry(network, _agreement(deployment, run, settings), tell)
+        terms = FederationTerms.of(deployment.terms.name, deployment.run_plan, deployment.data)
+        registry = SiteRegistry(network, terms, _agreement(deployment, run, settings), tell)
         registry.same_node = not deployment.terms.insecure
         watched = _watched(status, deployment, directory, settings, registry)
         registry.most_clients = deployment.terms.most_clients
@@ -267,7 +267,7 @@ def _prepare(registry: SiteRegistry, deployment: Deployment) -> Sums:
     registry.agreement["data"]["preparation"] = preparation.as_dict()
     greeted, registry.column_sums = registry.column_sums, {}
     for name, (node, _) in greeted.items():
-        registry.propose(node, name)
+        registry.ask_agreement(node, name)
     up, down = bytes_of_sums(list(first.values()), preparation)
     return {name: [bytes_up, down] for name, bytes_up in zip(first, up, strict=True)}
 

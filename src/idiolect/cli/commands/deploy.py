@@ -24,6 +24,7 @@ from ...core.types import leaves
 from ...data import DATASETS
 from ...data.prepare.columns import CATEGORY, NUMBER, coded
 from ...data.prepare.federated import CODE, TEXT
+from ...data.prepare.preparation import categories_of
 from ...data.read.tables import (
     ONE_CLIENT,
     TableFile,
@@ -177,6 +178,9 @@ def _columns_like(options: InitOptions, features: list[str]) -> tuple[Any, dict[
     if dropped:
         words = ", ".join(f"{name!r} ({why})" for name, why in dropped.items())
         say(f"columns of {options.like} that are no features: {words}; --features keeps one")
+    for name in (name for name in kinds if kinds[name] == CATEGORY):
+        # as everywhere: a text of which every row has its own is no category
+        categories_of(samples.frame[name], name, samples.train, reader.max_categories)
     return samples.frame, {name: _kind(samples.frame[name], kinds[name]) for name in kinds}
 
 

@@ -189,6 +189,11 @@ def combine(
             distinct = {
                 c for one in every if isinstance(one, CategoryNames) for c in one.categories
             }
+            if not distinct:
+                raise SettingError(
+                    f"column {name!r}: no site tells a category of it (one with too few rows is "
+                    "not told); leave the column out"
+                )
             if len({isinstance(c, str) for c in distinct}) != 1:
                 raise SettingError(
                     f"column {name!r} holds text at one place and numbers at another"

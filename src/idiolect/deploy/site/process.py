@@ -12,11 +12,12 @@ from ...core.knobs import SettingError
 from ...core.text import plural
 from ...host.durable import rounds_on_disk
 from .agreement import Agreement, Builder, Members
+from .consent import ConsentGate, proposed, read_consent
 from .data import SiteData
 from .rules import Rules
 from .site import Site
 from .sockets import SocketServer
-from .state import ROWS, StateFolder, Usage
+from .state import ROWS, SiteDescription, StateFolder, Usage
 
 
 def run_site(
@@ -25,22 +26,28 @@ def run_site(
     rules: Rules,
     build: Builder,
     tell: Callable[[str], None] = print,
+    *,
+    decide: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer calls until SIGTERM or SIGINT; the call under way is finished first.
 
-    SettingError where the data cannot be read, or another process is at work in `state`.
+    `decide` may ask the owner for their consent, once the directory is taken and the data can be
+    read. SettingError where they cannot, or where another process is at work in `state`.
     """
     folder = StateFolder(state)
     folder.open()
     try:
         _same_site(folder, owned)
         tell(owned.check())
-        folder.write_site(owned, rules.as_dict())
+        folder.write_site(owned, rules.as_dict(), encode(build.machine))
+        decide()
         site = Site(owned, folder, rules, build, tell)
         try:
             site.resume()
             server = SocketServer(folder.socket, site)
             tell(f"{owned.site} waits for a federation at {folder.socket.absolute()}")
+            if site.consent.terms() is None:
+                tell(site.agree_words)
             tell("what comes and leaves is in messages.csv; Ctrl-C stops")
             server.run()
             tell(f"{owned.site} has stopped; its rows are in {folder.path}")
@@ -79,7 +86,24 @@ def status(state: Path) -> dict[str, Any]:
         "runs": [f"{r:08x}" for r in folder.runs()],
         "left": encode(Usage.load(state)),
         "rules": description.rules,
+        "consent": _of_consent(state, description),
         "log": str(folder.messages),
+    }
+
+
+def _of_consent(state: Path, description: SiteDescription) -> dict[str, Any]:
+    """What the owner has agreed to, and what they have not."""
+    rules = Rules(**description.rules)
+    gate = ConsentGate(state, description.data, rules)
+    terms, waiting = gate.terms(), proposed(state)
+    consent = read_consent(state) if terms is not None else None
+    return {
+        "federation": None if terms is None else terms.federation,
+        "code": None if consent is None else consent.code,
+        "user": None if consent is None else consent.user,
+        "time": None if consent is None else consent.time,
+        "reason": gate.reason,
+        "proposed": None if waiting is None or waiting == terms else waiting.federation,
     }
 
 
@@ -100,9 +124,21 @@ def in_words(facts: dict[str, Any]) -> list[str]:
     usage = facts["left"]
     here = f"is running (process {facts['pid']})" if facts["running"] else "is not running"
     lines = [f"{facts['site']} {here}; data: {_data(facts['data'])}"]
-    run = facts["run"]
+    run, consent = facts["run"], facts["consent"]
+    if consent["federation"] is not None:
+        lines.append(
+            f"Agreed to: {consent['federation'] or 'a federation without a name'}, terms "
+            f"{consent['code']}, by {consent['user']} on {consent['time']}"
+        )
+    else:
+        lines.append(f"Agreed to: nothing ({consent['reason']}); nothing is computed")
+    if consent["proposed"] is not None:
+        lines.append(
+            f"WAITS FOR YOU: {consent['proposed'] or 'a federation'} proposes other terms; "
+            "idiolect host agree"
+        )
     if run is None:
-        lines.append("It has agreed to nothing yet.")
+        lines.append("It has taken part in no run yet.")
     else:
         clients = len(run["clients"])
         lines.append(
@@ -128,13 +164,13 @@ def _data(data: dict[str, Any]) -> str:
 
 
 def _caps(rules: Rules, usage: dict[str, Any]) -> list[str]:
-    caps = {
-        "rounds": (usage["rounds"], rules.max_rounds),
-        "evaluations": (usage["evaluations"], rules.most_evaluations),
-        "questions about the data": (len(usage["questions"]), rules.max_questions),
-        "numbers": (usage["numbers"], rules.max_numbers),
+    counts = {
+        "rounds": usage["rounds"],
+        "evaluations": usage["evaluations"],
+        "questions about the data": len(usage["questions"]),
+        "numbers": usage["numbers"],
     }
-    shares = [f"{count:,} of {most:,} {name}" for name, (count, most) in caps.items() if most]
+    shares = [f"{counts[name]:,} of {most:,} {name}" for name, most in rules.caps.items()]
     return [f"Used of what you allow: {', '.join(shares)}"] if shares else []
 
 

@@ -124,6 +124,17 @@ class Rules(Knobs):
             return self.max_evaluations
         return 2 * self.max_rounds + MORE_EVALUATIONS if self.max_rounds else 0
 
+    @property
+    def caps(self) -> dict[str, int]:
+        """How much of what may leave, ever; what has no limit is left out."""
+        caps = {
+            "rounds": self.max_rounds,
+            "evaluations": self.most_evaluations,
+            "questions about the data": self.max_questions,
+            "numbers": self.max_numbers,
+        }
+        return {name: most for name, most in caps.items() if most}
+
 
 @dataclass(frozen=True)
 class Content:
@@ -162,7 +173,11 @@ def content(reply: Call, itemsize: int) -> Content:
             numbers,
             words + (f", names of {plural(names, 'category', 'categories')}" if names else ""),
         )
-    return Content(0, {"hello": "version, name and rounds done"}.get(reply.kind, ""))
+    words_of = {
+        "hello": "version, name and rounds done",
+        "consent": "whether the owner has agreed to it",
+    }
+    return Content(0, words_of.get(reply.kind, ""))
 
 
 def _of_scores(reply: Call) -> Content:

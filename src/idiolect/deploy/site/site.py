@@ -16,7 +16,7 @@ import torch
 from ...core.documents import decode, encode
 from ...core.files import private_folder, sha256_of
 from ...core.knobs import SettingError
-from ...core.text import plural
+from ...core.text import plural, shown
 from ...core.types import State, leaves
 from ...data.federation import SPLITS, Federation
 from ...host import calls
@@ -26,6 +26,7 @@ from ...host.host import Host, HostSettings
 from ...host.service import Refused, Service
 from ...methods.wrapped import innermost
 from ...server.protocol import Contract
+from ..config import FederationTerms
 from .agreement import (
     Agreement,
     Builder,
@@ -35,6 +36,7 @@ from .agreement import (
     RoundTerms,
     SiteCensus,
 )
+from .consent import NOT_AGREED, ConsentGate
 from .data import FILE as SUMS_FILE
 from .data import ROWS_FILE, SiteData, SumsRequest, check_rows, check_same, joined, sums_reply
 from .rules import (
@@ -95,6 +97,26 @@ class AgreedRun:
         return Host(self.contract, self.federation, torch.tensor(enrolment.wire_ids), settings)
 
 
+def check_terms(run: AgreedRun, rules: Rules) -> None:
+    """Refuse terms under which more would leave than the owner allows."""
+    run.terms.check_batches(rules.min_batch, run.most_batch)
+    method = innermost(run.contract.method)
+    name = str(run.agreement.plan.get("method"))
+    numbers = sum(method.message(run.contract.task).values())
+    tells = method.traits.discloses and 2 * numbers > run.contract.task.d
+    if tells and name not in rules.allow_private_rows:
+        raise Refused(
+            f"allow_private_rows: {name} as agreed tells the private models of this site "
+            f"({method.traits.discloses}); its owner has not allowed that"
+        )
+    for metric in run.settings.metrics:
+        if metric.name not in rules.metrics:
+            raise Refused(
+                f"metrics: {metric.name} is to be counted; this site's owner allows "
+                f"{', '.join(rules.metrics) or 'none'}"
+            )
+
+
 class Site:
     """Answers frames, one after the other; every reply passes through the rules.
 
@@ -115,12 +137,14 @@ class Site:
         self.rules = rules
         self.build = build
         self.tell = tell
+        self.consent = ConsentGate(folder.path, owned, rules)
         self.usage = folder.usage()
         self.log = AuditLog(folder.messages)
         self.agreed: AgreedRun | None = None
         self.service: Service | None = None
         self._last: tuple[bytes | None, bytes] = (None, b"")
         self._last_line = ""
+        self._proposed: FederationTerms | None = None  # what the owner was last told of
         self._answered: dict[tuple[int, str], str] = {}  # questions of the round under way
 
     # -- lifecycle -------------------------------------------------------------------------------
@@ -132,6 +156,7 @@ class Site:
         place = self.folder.run(run)
         try:
             agreement = Agreement.load(place)
+            self._check_consent(self.consent.allows_run(agreement))
             self.agreed = self._agree(agreement, Members.load(place))
             check_rows(self.folder.path, self.owned.rows(agreement.form))
             if (enrolment := self._enrolment(self.agreed)) is not None:
@@ -193,7 +218,8 @@ class Site:
             numbers=content_of_reply.numbers,
             content=content_of_reply.words,
         )
-        self._last = (frame, reply)
+        # the owner may have agreed since: terms are answered anew
+        self._last = (None, b"") if kind == "propose" else (frame, reply)
         return reply
 
     def _words(self, call: Call, kind: str) -> str:
@@ -232,6 +258,7 @@ class Site:
             return self._round(call, frame)
         answers: dict[str, Callable[[Call], Call]] = {
             "hello": self._hello,
+            "propose": self._propose,
             "sums": self._sums,
             "agree": self._take_agreement,
             "enrol": self._take_enrolment,
@@ -266,10 +293,37 @@ class Site:
             return Call("status", {"concluded": -1, "written": -1})
         return self.service.reply(Call("status"))
 
+    def _propose(self, call: Call) -> Call:
+        """What the federation is about, for the owner to agree to; none of it is looked into."""
+        terms = _decoded(call, FederationTerms)
+        agreed = self.consent.allows_terms(terms)
+        if not agreed and terms != self._proposed:
+            self._proposed = terms
+            self.tell(f"{shown(terms.federation)} proposes terms that you have not agreed to")
+            self.tell(self.agree_words)
+        return Call("consent", {"agreed": agreed})
+
+    @property
+    def agree_words(self) -> str:
+        """What the owner can do where terms are not agreed to."""
+        why = f" ({self.consent.reason})" if self.consent.reason else ""
+        return (
+            f"nothing is computed before you agree{why}; read them and decide: idiolect host agree "
+            f"--state {self.folder.path}"
+        )
+
+    def _check_consent(self, allowed: bool) -> None:
+        """Refuse what is not within the terms that the owner has agreed to."""
+        if not allowed:
+            raise Refused(NOT_AGREED) from (
+                SettingError(self.consent.reason) if self.consent.reason else None
+            )
+
     def _sums(self, call: Call) -> Call:
+        request = _decoded(call, SumsRequest)
+        self._check_consent(self.consent.allows_sums(request))
         if not self.rules.sums:
             raise Refused("sums: this site's owner lets no sums of columns leave")
-        request = _decoded(call, SumsRequest)
         self.owned.table(request.data.target, request.data.features)
         self._ask_data("sums", call.facts)
         reply, rows = sums_reply(self.owned, request, self.rules.min_samples)
@@ -287,6 +341,7 @@ class Site:
     def _take_agreement(self, call: Call) -> Call:
         _check_version(call.facts.pop("idiolect", None))
         agreement = _decoded(call, Agreement)
+        self._check_consent(self.consent.allows_run(agreement))
         place = self.folder.run(agreement.run)
         same = self.agreed is not None and self.agreed.agreement == agreement
         form = agreement.form
@@ -322,30 +377,8 @@ class Site:
             raise
         except SettingError as error:
             raise Refused(str(error)) from None
-        self._check_terms(run)
-        for metric in run.settings.metrics:
-            if metric.name not in self.rules.metrics:
-                raise Refused(
-                    f"metrics: {metric.name} is to be counted; this site's owner allows "
-                    f"{', '.join(self.rules.metrics) or 'none'}"
-                )
+        check_terms(run, self.rules)
         return run
-
-    def _check_terms(self, run: AgreedRun) -> None:
-        """Refuse terms under which more would leave than the owner allows."""
-        run.terms.check_batches(self.rules.min_batch, run.most_batch)
-        method = innermost(run.contract.method)
-        name = str(run.agreement.plan.get("method"))
-        numbers = sum(method.message(run.contract.task).values())
-        if (
-            method.traits.discloses
-            and 2 * numbers > run.contract.task.d
-            and name not in self.rules.allow_private_rows
-        ):
-            raise Refused(
-                f"allow_private_rows: {name} as agreed tells the private models of this site "
-                f"({method.traits.discloses}); its owner has not allowed that"
-            )
 
     def _forget_unused(self, run: int) -> None:
         """Remove other runs in which no round was concluded; Refused where too many are in use."""
@@ -431,6 +464,7 @@ class Site:
         service = self.service
         if service is None:
             raise Refused("no client is enrolled yet: enrol comes first")
+        self._check_consent(self.consent.allows_run(agreed.agreement))
         self._check_call(call, agreed, service)
         order = hashlib.sha256(frame).hexdigest()
         again = order == self.usage.last_order  # after a restart: it was counted before
@@ -524,6 +558,7 @@ class Site:
 
 _KINDS = {
     "hello": "who is there?",
+    "propose": "method, model, settings and columns, for the owner to agree to",
     "sums": "asks for counts and sums of columns",
     "agree": "method, model, settings and form of the data",
     "enrol": "numbers that stand for the clients",

@@ -5,6 +5,8 @@ host.sock       where it is reached, while it runs
 site.json       whose data, and how they are read
 messages.csv    a line per message in and out, without any data; a file that has grown large becomes
                 messages-1.csv, the next one messages-2.csv, and so on; nothing is deleted
+consent.json    what the owner has agreed to, signed; proposed.json: what they have not (consent.py)
+node.key        the site's private key; node.pub: its public half
 spent.json      how much has left; written before anything leaves, so that caps hold over restarts;
                 also which other files must be there, and up to which round
 rows.json       a checksum of which rows of the data are used, for all runs
@@ -64,12 +66,13 @@ MOST_PATH = 100  # bytes of the path of a Unix socket, at most 107 on Linux and 
 
 @dataclass(frozen=True)
 class SiteDescription:
-    """Whose data, how they are read, and what may leave."""
+    """Whose data, how they are read, what may leave, and what it computes with."""
 
     format: int
     site: str
     data: SiteData
     rules: dict[str, Any]
+    machine: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -172,8 +175,11 @@ class StateFolder:
             raise SettingError(f"state: {path} was written by another version of idiolect")
         return description
 
-    def write_site(self, data: SiteData, rules: dict[str, Any]) -> None:
-        write_document(self.path / SITE, encode(SiteDescription(FORMAT, data.site, data, rules)))
+    def write_site(
+        self, data: SiteData, rules: dict[str, Any], machine: dict[str, Any] | None = None
+    ) -> None:
+        description = SiteDescription(FORMAT, data.site, data, rules, machine or {})
+        write_document(self.path / SITE, encode(description))
 
     def run(self, run: int) -> Path:
         """The folder of a run; it need not exist."""
