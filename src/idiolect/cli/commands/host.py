@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...core.files import given_folder, given_path, private_folder, write_atomic
@@ -14,12 +16,15 @@ from ...core.text import shown
 from ...data import DATASETS
 from ...data.read.tables import ROLES, SUFFIXES, TableFile, clean_cells, file_alike
 from ...deploy.certificates import SITE_KEY, SITE_PUBLIC, make_site_key
+from ...deploy.config import FEDERATION, Proposal
+from ...deploy.flower.process import become
 from ...deploy.models import SiteModels, export
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.data import SiteData
 from ...deploy.site.process import in_words, run_site, status
 from ...deploy.site.rules import Rules
 from ...deploy.site.state import StateFolder
+from ...engine.carriers.flower import require
 from ...report.console import say
 from ...run.predict import predict
 from ..options import Parser, SettingsFile, peek, run_action
@@ -44,7 +49,7 @@ class SiteOptions(Knobs):
 
 
 def host(argv: list[str]) -> None:
-    """Start, key, status, export or predict."""
+    """Start, connect, key, status, export or predict."""
     run_action("host", ACTIONS, argv, "host command")
 
 
@@ -91,6 +96,30 @@ def _start(argv: list[str]) -> None:
     state = given_folder(place.state, "state")
     owned = SiteData(_site_name(place.site), data, options, place.share)
     run_site(owned, state, rules, Builder(machine), lambda line: say(shown(line)))
+
+
+def _connect(argv: list[str]) -> None:
+    """Connect your site to the server of its federation, in the foreground."""
+    parser = Parser("host connect", _connect.__doc__)
+    parser.add_argument("--state", required=True, help="the state directory of your site")
+    state = given_path(parser.parse(argv).state, "state").absolute()
+    require()
+    _readable(state / FEDERATION, f"idiolect host agree federation.toml --state {state}")
+    proposal = Proposal.read(state / FEDERATION)
+    if proposal.insecure:
+        say("warning: without TLS and keys everyone on the network can read and forge messages")
+    else:
+        _readable(state / SITE_KEY, f"idiolect host key --state {state}")
+    say(f"connecting to {shown(proposal.address)}; Ctrl-C stops")
+    become("idiolect.deploy.flower.node", state)  # a process without torch
+
+
+def _readable(path: Path, command: str) -> None:
+    """Refuse a file that is missing, or another user's."""
+    if not path.is_file():
+        raise SettingError(f"state: {path} is missing; {command} makes it")
+    if not os.access(path, os.R_OK):
+        raise SettingError(f"state: {path} cannot be read by this user")
 
 
 def _site_name(text: str) -> str:
@@ -213,4 +242,11 @@ def _owner(models: SiteModels, client: str | None) -> Any:
     return next((client_id for client_id in models.ids if str(client_id) == client), client)
 
 
-ACTIONS = {"start": _start, "key": _key, "status": _status, "export": _export, "predict": _predict}
+ACTIONS = {
+    "start": _start,
+    "connect": _connect,
+    "key": _key,
+    "status": _status,
+    "export": _export,
+    "predict": _predict,
+}
