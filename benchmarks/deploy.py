@@ -12,6 +12,7 @@ Everything that is started is stopped.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -24,19 +25,26 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from idiolect.cli.main import main as main_command
 from idiolect.core.knobs import SettingError
 from idiolect.data.sets.heart import SPARSE, Heart
-from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import DeploymentFolder, create, free_port
+from idiolect.deploy.config import FEDERATION, Deployment, Terms
+from idiolect.deploy.flower import node
+from idiolect.deploy.flower.node import free_port
+from idiolect.deploy.flower.process import QUIET
+from idiolect.deploy.folder import DeploymentFolder, create
+from idiolect.deploy.site.consent import CONSENT
 from idiolect.run.plan import Plan
 from idiolect.study.load import load
 
 COMMAND = [sys.executable, "-m", "idiolect_command"]
 HOSTILE = [sys.executable, "-m", "benchmarks.hostile_site"]
+SUPERLINK = "idiolect.deploy.flower.link"
 DIGITS = {"kind": "array", "inputs": ["torch.float32", [1, 8, 8]], "classes": 10}
 
 
@@ -78,6 +86,39 @@ class Proxy:
         self.listener.close()
 
 
+class RestartAlways:
+    """What systemd does with a unit of `Restart=always`: a process that ends is started again."""
+
+    PAUSE = 2.0  # seconds: RestartSec of our units
+
+    def __init__(self, command: Sequence[str], log: Path):
+        self.command = command
+        self.log = log
+        self.stopping = threading.Event()
+        self.child = self._start()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _start(self) -> subprocess.Popen:
+        with open(self.log, "ab") as log:
+            environment = {**os.environ, **QUIET}
+            return subprocess.Popen(self.command, stdout=log, stderr=log, env=environment)
+
+    def _watch(self) -> None:
+        while True:
+            self.child.wait()
+            if self.stopping.wait(self.PAUSE):
+                return
+            self.child = self._start()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """`systemctl stop`, or `kill` of a process that nobody starts again."""
+        self.stopping.set()
+        self.child.send_signal(number)
+
+    def wait(self) -> None:
+        self.child.wait()
+
+
 class Federation:
     """A server and sites, as their owners start them."""
 
@@ -86,45 +127,69 @@ class Federation:
     def __init__(self, folder: Path, deployment: Deployment, proxies: bool = False):
         self.terms = deployment.terms
         self.layout: DeploymentFolder = create(folder, deployment, demo=True)
-        self.running: dict[str, subprocess.Popen] = {}
+        deployment = Deployment.read(self.layout.folder)
+        self.running: dict[str, RestartAlways] = {}
+        self.hosts: dict[int, subprocess.Popen] = {}
         self.proxies = [Proxy(self.terms.port) for _ in range(self.terms.sites if proxies else 0)]
+        for n, proxy in enumerate(self.proxies, 1):
+            proposal = self.layout.proposal(deployment)
+            replace(proposal, address=f"127.0.0.1:{proxy.port}").write(self.state(n) / FEDERATION)
 
     def __enter__(self) -> Federation:
-        self.begin("server", *COMMAND, "deploy", "server", str(self.layout.folder))
-        self.wait(lambda: (self.layout.server / "pid").exists())
+        for role in ("superlink", "server"):
+            self.begin(role, *COMMAND, "deploy", role, str(self.layout.folder))
+        self.wait(lambda: self.layout.pid("server").exists())
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in self.running.values():
-            child.send_signal(signal.SIGTERM)
-        for child in self.running.values():
-            child.wait()
+        for unit in self.running.values():
+            unit.stop()
+        for child in self.hosts.values():
+            child.terminate()
+        for process in (*self.running.values(), *self.hosts.values()):
+            process.wait()
         for proxy in self.proxies:
             proxy.close()
+
+    def state(self, n: int) -> Path:
+        return self.layout.site(n) / "state"
 
     def site(self, n: int, *words: str) -> None:
         """A site with its data."""
         self.start_host(n, *words)
         self.connect(n)
 
+    def agree(self, n: int, *words: str) -> None:
+        """The owner of a site reads the terms, and agrees to them by their code."""
+        state = self.state(n)
+        agreeing = ["host", "agree", str(state / FEDERATION), *words, "--state", str(state)]
+        screen = io.StringIO()
+        with redirect_stdout(screen), redirect_stderr(io.StringIO()), suppress(SystemExit):
+            main_command([*agreeing, "--json"])
+        code = json.loads(screen.getvalue())["code"]
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            main_command([*agreeing, "--terms", code])
+
     def start_host(self, n: int, *words: str, command: Sequence[str] = COMMAND) -> None:
-        state = str(self.layout.site(n) / "state")
-        self.begin(f"host-{n}", *command, "host", "start", *words, "--state", state)
+        if not (self.state(n) / CONSENT).exists():
+            self.agree(n, *words)
+        words = (*command, "host", "start", "--state", str(self.state(n)))
+        with open(self.layout.folder / f"host-{n}.txt", "ab") as log:
+            self.hosts[n] = subprocess.Popen(words, stdout=log, stderr=log)
 
     def connect(self, n: int) -> None:
-        address = f"127.0.0.1:{self.proxies[n - 1].port}" if self.proxies else self.terms.address
-        file = self.layout.site_processes(n, replace(self.terms, address=address))
-        if self.plain:
-            settings = json.loads(file.read_text())
-            words = settings["processes"][0]["command"]
-            program = str(Path(sysconfig.get_path("scripts")) / "flower-supernode")
-            settings["processes"][0]["command"] = [program, *words[words.index("connect") + 1 :]]
-            file.write_text(json.dumps(settings))
-        self.begin(f"site-{n}", sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file))
+        if not self.plain:
+            command = ["host", "connect", "--state", str(self.state(n))]
+            self.begin(f"connect-{n}", *COMMAND, *command)
+            return
+        port = free_port()
+        program = str(Path(sysconfig.get_path("scripts")) / "flower-supernode")
+        self.begin(f"connect-{n}", program, *node.arguments(self.state(n), port))
+        relay = [sys.executable, "-m", "idiolect.deploy.flower.relay", f"127.0.0.1:{port}"]
+        self.begin(f"relay-{n}", *relay, str(self.state(n) / "secret"))
 
     def begin(self, name: str, *command: str) -> None:
-        with open(self.layout.folder / f"{name}.txt", "ab") as log:
-            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        self.running[name] = RestartAlways(command, self.layout.folder / f"{name}.txt")
 
     def train(
         self, directory: Path, *words: str, watch: Callable[[int], None] | None = None
@@ -137,8 +202,8 @@ class Federation:
         assert child.stderr is not None
         for line in child.stderr:
             print(line, end="", file=sys.stderr, flush=True)
-            if watch and (found := re.search(r"round (\d+) is done", line)):
-                watch(int(found[1]))
+            if watch and (match := re.search(r"round (\d+) is done", line)):
+                watch(int(match[1]))
         if child.wait():
             raise SystemExit(f"the run has failed; see {self.layout.folder}")
 
@@ -205,8 +270,8 @@ def bytes_on_the_wire(folder: Path, rounds: int = 8) -> None:
         per = [(b - a) / (last - first) / 2 for a, b in zip(seen[first], seen[last], strict=True)]
         sent = result.summary()["bytes"]
         ours = {way: sent[way] / rounds / 2 for way in ("up", "down")}
-        found = {"method": method, "ours": ours, "wire": {"up": per[0], "down": per[1]}}
-        print(json.dumps(found), flush=True)
+        figures = {"method": method, "ours": ours, "wire": {"up": per[0], "down": per[1]}}
+        print(json.dumps(figures), flush=True)
 
 
 def seconds_per_round(folder: Path, sites: int, rounds: int = 5) -> None:
@@ -218,8 +283,8 @@ def seconds_per_round(folder: Path, sites: int, rounds: int = 5) -> None:
         times: list[float] = []
         made.train(folder / "run", watch=lambda round: times.append(time.monotonic()))
     steps = [b - a for a, b in pairwise(times)]
-    found = {"sites": sites, "first_round_after": times[0] - began, "rounds": steps}
-    print(json.dumps({**found, "load": os.getloadavg()}), flush=True)
+    figures = {"sites": sites, "first_round_after": times[0] - began, "rounds": steps}
+    print(json.dumps({**figures, "load": os.getloadavg()}), flush=True)
 
 
 def faults(folder: Path) -> None:
@@ -230,20 +295,17 @@ def faults(folder: Path) -> None:
             made.site(n, *digits(n, 3))
 
         events: dict[int, tuple[str, Callable[[], None]]] = {
-            2: ("kill -9 of the process of site 3", lambda: made.running["host-3"].kill()),
+            2: ("kill -9 of the process of site 3", lambda: made.hosts[3].kill()),
             4: ("it is started again", lambda: made.start_host(3, *digits(3, 3))),
             6: (
-                "kill -9 of SuperNode, relay and supervisor of site 2",
-                lambda: made.kill("sites/2/p"),
+                "kill -9 of what connects site 2",
+                lambda: made.running["connect-2"].stop(signal.SIGKILL),
             ),
-            9: ("they are started again", lambda: made.connect(2)),
-            12: ("kill -9 of the SuperLink", lambda: made.kill("idiolect.deploy.flower.link")),
+            9: ("it is started again", lambda: made.connect(2)),
+            12: ("kill -9 of the SuperLink", lambda: made.kill(SUPERLINK)),
             14: ("kill -9 of the server's ServerApp", lambda: made.kill("flwr-serverapp")),
-            16: ("kill -9 of the server", lambda: made.kill("idiolect.deploy.flower.server")),
-            18: (
-                "the SuperLink stands still",
-                lambda: made.hold("idiolect.deploy.flower.link", 30.0),
-            ),
+            16: ("kill -9 of the server's process", lambda: made.running["server"].child.kill()),
+            18: ("the SuperLink stands still", lambda: made.hold(SUPERLINK, 30.0)),
             20: ("the ServerApp stands still", lambda: made.hold("flwr-serverapp", 30.0)),
         }
         began = time.monotonic()
@@ -307,7 +369,7 @@ def demo(folder: Path) -> None:
         for n, table in enumerate(tables, 1):
             words = ["--data", str(table), "--target", "disease", "--site", table.stem]
             made.site(n, *words, "--threads", "1")
-        states = [made.layout.site(n) / "state" for n in (1, 2, 3)]
+        states = [made.state(n) for n in (1, 2, 3)]
         made.wait(lambda: all((state / "host.sock").exists() for state in states))
         made.train(folder / "run")
         for state in states:

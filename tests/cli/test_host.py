@@ -78,7 +78,8 @@ def test_status_before_anything_has_come(tmp_path, capsys):
     at = synthetic(tmp_path / "s")
     at.site.folder.close()
     text = said(capsys, "status", "--state", at.path)
-    assert "north is not running" in text and "It has agreed to nothing yet." in text
+    assert "north is not running" in text and "It has taken part in no run yet." in text
+    assert "Agreed to: nothing (the owner has agreed to nothing yet)" in text
     assert "Last contact: never" in text
 
 

@@ -10,9 +10,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from deploy.consents import consent_to
 from idiolect import data
 from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import DeploymentFolder, create, free_port
+from idiolect.deploy.flower.node import free_port
+from idiolect.deploy.folder import DeploymentFolder, create
 from idiolect.run.plan import Plan
 
 COMMAND = [sys.executable, "-m", "idiolect_command"]
@@ -45,19 +47,22 @@ class Federation:
         return Deployment(plan(method, **settings), form, terms)
 
     def start(self) -> None:
-        self.begin("server", "deploy", "server", str(self.layout.folder))
+        for role in ("superlink", "server"):
+            self.begin(role, "deploy", role, str(self.layout.folder))
         for n in range(1, self.sites + 1):
             self.start_host(n)
-            self.start_site(n)
+            self.connect(n)
 
     def start_host(self, n: int, command: list[str] = COMMAND) -> None:
         given = ["--data", "digits", "--clients", str(2 * self.sites), "--threads", "1"]
         given += ["--share", f"{n}/{self.sites}", "--min-samples", "1", "--site", f"site-{n}"]
-        state = str(self.layout.site(n) / "state")
-        self.begin(f"host-{n}", "host", "start", *given, "--state", state, command=command)
+        self.begin(f"host-{n}", "host", "start", *given, "--state", self.state(n), command=command)
 
-    def start_site(self, n: int) -> None:
-        self.begin(f"site-{n}", "deploy", "site", str(self.layout.folder), str(n))
+    def connect(self, n: int) -> None:
+        self.begin(f"connect-{n}", "host", "connect", "--state", self.state(n))
+
+    def state(self, n: int) -> str:
+        return str(self.layout.site(n) / "state")
 
     def begin(self, name: str, *words: str, command: list[str] = COMMAND) -> None:
         log = open(self.layout.folder / f"{name}.txt", "ab")  # noqa: SIM115
@@ -66,23 +71,27 @@ class Federation:
 
     def run(self, method: str, directory: Path, *words: str, **settings):
         """Train, as `idiolect deploy run` does."""
-        self.deployment(method, **settings).write(self.layout.folder)
+        deployment = self.deployment(method, **settings)
+        deployment.write(self.layout.folder)
         command = [*COMMAND, "deploy", "run", str(self.layout.folder), "--json", *words]
         self.ready()
+        for n in range(1, self.sites + 1):
+            consent_to(Path(self.state(n)), deployment.run_plan, deployment.data)
         return subprocess.run(
             [*command, "--directory", str(directory)], capture_output=True, text=True, timeout=600
         )
 
     def ready(self) -> None:
-        """The server's supervisor is at work."""
+        """The server's process is at work, and those of the sites have begun."""
         end = time.monotonic() + 60
-        while not (self.layout.server / "pid").exists():
+        sites = [Path(self.state(n), "site.json") for n in range(1, self.sites + 1)]
+        while not all(path.exists() for path in (self.layout.pid("server"), *sites)):
             assert time.monotonic() < end, self.words()
             time.sleep(0.2)
 
     def words(self) -> str:
         """What all processes have said, for a test that fails."""
-        files = [*self.layout.folder.glob("*.txt"), *self.layout.folder.rglob("log/*.txt")]
+        files = self.layout.folder.glob("*.txt")
         return "\n".join(f"== {f.name}\n{f.read_text()[-2000:]}" for f in files)
 
     def stop(self) -> None:

@@ -3,13 +3,17 @@
 import json
 import os
 import shlex
+import shutil
+import signal
 import socket
 import ssl
 import stat
 import subprocess
 import sys
 import threading
+import time
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -19,7 +23,10 @@ import pytest
 pytest.importorskip("flwr")
 import idiolect as il
 from deploy.flower_federation import Federation
+from idiolect.cli.commands import deploy
 from idiolect.cli.main import main
+from idiolect.core.documents import encode
+from idiolect.core.files import read_document, write_document
 from idiolect.core.knobs import SettingError
 from idiolect.deploy.certificates import (
     check_certificate,
@@ -27,8 +34,12 @@ from idiolect.deploy.certificates import (
     make_site_key,
     public_key,
 )
-from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import DeploymentFolder, create, free_port
+from idiolect.deploy.config import Deployment, Proposal, Terms
+from idiolect.deploy.flower import process
+from idiolect.deploy.flower.node import free_port
+from idiolect.deploy.folder import DeploymentFolder, RunOrder, RunOutcome, create
+from idiolect.deploy.pidfile import hold, holder
+from idiolect.deploy.units import write_site_files
 from idiolect.methods import make_method
 from idiolect.run.plan import Plan
 
@@ -42,9 +53,9 @@ TABLE = {
 }
 
 
-def made(folder, data=ARRAY, **terms) -> DeploymentFolder:
+def made(folder, data=ARRAY, demo=True, **terms) -> DeploymentFolder:
     plan = Plan("lp-proj", {"dim": 50}, "", model="linear", settings={"rounds": 3, "batch": 8})
-    return create(folder, Deployment(plan, data, Terms(**{"sites": 2, **terms})), demo=True)
+    return create(folder, Deployment(plan, data, Terms(**{"sites": 2, **terms})), demo)
 
 
 # -- the folder ------------------------------------------------------------------------------------
@@ -54,38 +65,123 @@ def test_a_folder_says_what_it_was_told(tmp_path):
     assert read.plan.method == "lp-proj" and read.plan.method_fields == {"dim": 50}
     assert read.plan.run_settings == {"rounds": 3, "batch": 8, "engine": "flower"}
     assert read.data == TABLE
-    assert read.terms == Terms(sites=2, address="server.example:9092", deadline=30.0)
+    assert read.terms == Terms(name="fed", sites=2, address="server.example:9092", deadline=30.0)
 
 
-def test_a_folder_has_what_both_roles_need(tmp_path):
-    layout = made(tmp_path / "fed")
-    files = {str(p.relative_to(layout.folder)) for p in layout.folder.rglob("*") if p.is_file()}
-    assert files == {
-        "README.md",
-        "deployment.toml",
-        "app/pyproject.toml",
-        "app/idiolect_app/__init__.py",
-        "app/idiolect_app/client_app.py",
-        "app/idiolect_app/server_app.py",
-        "certificates/ca.crt",
-        "certificates/server.crt",
-        "certificates/server.key",
-        "keys/site-1.pub",
-        "keys/site-2.pub",
-        "sites/1/node.key",
-        "sites/2/node.key",
-        "server.sh",
-        "site-1.sh",
-        "site-2.sh",
-        "systemd/idiolect-server.service",
-        "systemd/idiolect-site-1.service",
-        "systemd/idiolect-site-2.service",
-    }
-    for name in ("certificates/server.key", "sites/1/node.key"):
+def files_in(folder) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+SERVER_FILES = {
+    "README.md",
+    "Containerfile",
+    "deployment.toml",
+    "federation.toml",
+    "app/pyproject.toml",
+    "app/idiolect_app/__init__.py",
+    "app/idiolect_app/client_app.py",
+    "app/idiolect_app/server_app.py",
+    "certificates/ca.crt",
+    "certificates/server.crt",
+    "certificates/server.key",
+    "server/key",
+    "server/secret",
+    "systemd/idiolect-server.service",
+    "systemd/idiolect-superlink.service",
+}
+SITE_FILES = {
+    "README.md",
+    "Containerfile",
+    "federation.toml",
+    "systemd/idiolect-host.service",
+    "systemd/idiolect-supernode.service",
+}
+
+
+def test_a_servers_folder_has_what_a_server_needs_and_no_private_key_of_a_site(tmp_path):
+    layout = made(tmp_path / "fed", demo=False)
+    assert files_in(layout.folder) == SERVER_FILES
+    assert not list(layout.folder.rglob("node.key"))
+    for name in ("certificates/server.key", "server/key", "server/secret"):
         assert stat.S_IMODE((layout.folder / name).stat().st_mode) == 0o600
-    assert os.access(layout.folder / "server.sh", os.X_OK)
     readme = (layout.folder / "README.md").read_text()
-    assert "idiolect deploy server ." in readme and "idiolect host start" in readme
+    for command in ("add-site", "superlink", "server", "run", "status", "stop"):
+        assert f"idiolect deploy {command} {layout.folder}" in readme
+    assert "host start" not in readme and "federation.toml" in readme
+
+
+def test_a_demo_has_the_state_directories_of_its_sites_too(tmp_path):
+    layout = made(tmp_path / "fed")
+    keys = {"keys/site-1.pub", "keys/site-2.pub"}
+    sites = {f"sites/{n}/state/{name}" for n in (1, 2) for name in {*SITE_FILES, "node.key"}}
+    assert files_in(layout.folder) == SERVER_FILES | keys | sites
+    assert stat.S_IMODE((layout.site(1) / "state" / "node.key").stat().st_mode) == 0o600
+
+
+def test_a_site_gets_one_file_and_its_own_say_nothing_of_the_servers_machine(tmp_path):
+    layout = made(tmp_path / "fed", TABLE, demo=False)
+    text = (layout.folder / "federation.toml").read_text()
+    assert str(tmp_path) not in text and "PRIVATE" not in text
+    assert layout.authority.read_text().splitlines()[1] in text
+    state = tmp_path / "hospital" / "state"
+    write_site_files(state, Proposal.read(layout.folder / "federation.toml"), tmp_path / "v.csv")
+    assert files_in(state) == SITE_FILES
+    for name in SITE_FILES:
+        assert str(layout.folder) not in (state / name).read_text(), name
+    assert (state / "federation.toml").read_text() == text
+    readme = (state / "README.md").read_text()
+    agree = (
+        f"idiolect host agree federation.toml --data visits.csv --target outcome --state {state}"
+    )
+    for command in (agree, f"idiolect host start --state {state}", "--network none"):
+        assert command in readme
+    assert f"idiolect host connect --state {state}" in readme
+    assert f"-v {tmp_path / 'v.csv'}:{tmp_path / 'v.csv'}:ro" in readme
+
+
+def units(folder) -> dict[str, dict[str, str]]:
+    """The settings of units by their names."""
+    settings = {}
+    for path in sorted(folder.rglob("*.service")):
+        pairs = [line.split("=", 1) for line in path.read_text().splitlines() if "=" in line]
+        settings[path.stem] = dict(pairs)
+    return settings
+
+
+def test_units_start_what_is_there_and_start_it_again(tmp_path):
+    layout = made(tmp_path / "50% of my fed")
+    every = units(layout.folder)
+    commands = {
+        "idiolect-superlink": ["deploy", "superlink", str(layout.folder)],
+        "idiolect-server": ["deploy", "server", str(layout.folder)],
+        "idiolect-host": ["host", "start", "--state", str(layout.site(2) / "state")],
+        "idiolect-supernode": ["host", "connect", "--state", str(layout.site(2) / "state")],
+    }
+    assert set(every) == set(commands)
+    for name, unit in every.items():
+        words = shlex.split(unit["ExecStart"].replace("%%", "%"))
+        assert os.access(words[0], os.X_OK) and words[-len(commands[name]) :] == commands[name]
+        assert unit["Restart"] == "always" and unit["User"] == str(os.getuid())
+        assert unit["NoNewPrivileges"] == "true" and unit["UMask"] == "0077"
+    assert every["idiolect-host"]["PrivateNetwork"] == "true"
+
+
+def test_a_federations_name_is_in_no_unit(tmp_path):
+    proposal = made(tmp_path / "fed").proposal(Deployment.read(tmp_path / "fed"))
+    hostile = replace(proposal, name="x\nExecStartPre=/bin/false\n", address="a\n```\n:1")
+    write_site_files(tmp_path / "state", hostile)
+    assert "ExecStartPre" not in str(units(tmp_path / "state"))
+    assert "\nExecStartPre" not in (tmp_path / "state" / "README.md").read_text()
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd")
+def test_systemd_takes_the_units(tmp_path):
+    layout = made(tmp_path / "my fed")
+    files = [str(path) for path in layout.folder.rglob("*.service")]
+    command = ["systemd-analyze", "verify", "--man=no", *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    lines = [line for line in done.stderr.splitlines() if "idiolect-" in line]
+    assert not lines, done.stderr
 
 
 def test_the_app_that_flower_carries_holds_no_code_of_a_run(tmp_path):
@@ -302,7 +398,7 @@ def test_a_port_in_use_is_said_before_anything_starts(tmp_path, capsys):
         taken.listen()
         port = taken.getsockname()[1]
         made(tmp_path / "fed", address=f"127.0.0.1:{port}")
-        assert main(["deploy", "server", str(tmp_path / "fed")]) == 2
+        assert main(["deploy", "superlink", str(tmp_path / "fed")]) == 2
     assert f"address: cannot listen at 127.0.0.1:{port}" in capsys.readouterr().err
 
 
@@ -310,18 +406,14 @@ def test_expired_certificates_are_said_before_anything_starts(tmp_path, capsys):
     layout = made(tmp_path / "fed")
     began = datetime.now(UTC) - timedelta(days=9)
     make_authority(layout.certificates, ["127.0.0.1"], days=2, since=began)
-    assert main(["deploy", "server", str(layout.folder)]) == 2
+    assert main(["deploy", "superlink", str(layout.folder)]) == 2
     said = capsys.readouterr().err
     assert "is valid from" in said and "idiolect deploy certificates" in said
+    earlier = Proposal.read(layout.folder / "federation.toml")
     assert main(["deploy", "certificates", str(layout.folder)]) == 0
-    layout.server_processes(Terms(address=f"127.0.0.1:{free_port()}"))
-
-
-def test_a_site_without_its_key_is_told_so(tmp_path, capsys):
-    layout = made(tmp_path / "fed")
-    (layout.site(1) / "node.key").unlink()
-    assert main(["deploy", "site", str(layout.folder), "1"]) == 2
-    assert "node.key is missing" in capsys.readouterr().err
+    layout.superlink_arguments(Terms(address=f"127.0.0.1:{free_port()}"))
+    renewed = Proposal.read(layout.folder / "federation.toml")
+    assert renewed.authority == layout.authority.read_text() != earlier.authority
 
 
 def test_a_run_without_a_server_is_told_so(tmp_path, capsys):
@@ -332,18 +424,60 @@ def test_a_run_without_a_server_is_told_so(tmp_path, capsys):
     assert "nothing was running" in capsys.readouterr().err
 
 
-def test_processes_are_started_with_tls_keys_and_nothing_that_calls_home(tmp_path):
+def test_a_run_writes_federation_toml_anew_where_the_deployment_has_changed(tmp_path, capsys):
     layout = made(tmp_path / "fed")
-    terms = Terms(address=f"127.0.0.1:{free_port()}")
-    link, serve = json.loads(layout.server_processes(terms).read_text())["processes"]
-    node, answer = json.loads(layout.site_processes(1, terms).read_text())["processes"]
-    assert "--enable-supernode-auth" in link["command"] and "--ssl-certfile" in link["command"]
-    assert "--isolation process --disable-runtime-dependency" in " ".join(link["command"])
-    assert "--auth-supernode-private-key" in node["command"]
-    for one in (link, serve, node, answer):
-        assert "--insecure" not in one["command"]
-        assert one["environment"]["FLWR_TELEMETRY_ENABLED"] == "0"
-        assert one["environment"]["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    changed = replace(Deployment.read(layout.folder), terms=Terms(sites=2, address="b.example:1"))
+    changed.write(layout.folder)
+    with hold(layout.pid("server")) as server:
+        stop = threading.Timer(3.0, lambda: (layout.pid("server").unlink(), server.close()))
+        stop.start()
+        assert main(["deploy", "run", str(layout.folder)]) == 2
+        stop.join()
+    said = capsys.readouterr().err
+    assert "federation.toml has changed: every site needs the new one" in " ".join(said.split())
+    assert Proposal.read(layout.folder / "federation.toml").address == "b.example:1"
+    assert "server: it has been stopped" in said
+
+
+def test_a_run_waits_for_a_server_that_was_killed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(deploy, "AWAY", 3.0)
+    layout = made(tmp_path / "fed")
+    server = hold(layout.pid("server"))
+    threading.Timer(1.0, server.close).start()  # its file is left
+
+    def back() -> None:
+        with hold(layout.pid("server")):
+            order = read_document(layout.request, RunOrder)
+            write_document(layout.outcome, encode(RunOutcome(order.order_id, "it is back")))
+            time.sleep(2.0)
+
+    threading.Timer(2.5, back).start()
+    assert main(["deploy", "run", str(layout.folder)]) == 2
+    assert "it is back" in capsys.readouterr().err
+
+
+def test_a_superlink_is_started_with_tls_and_keys(tmp_path):
+    layout = made(tmp_path / "fed")
+    words = layout.superlink_arguments(Terms(address=f"127.0.0.1:{free_port()}"))
+    assert "--enable-supernode-auth" in words and "--ssl-certfile" in words
+    assert "--isolation process --disable-runtime-dependency" in " ".join(words)
+    assert "--insecure" not in words
+
+
+def test_a_process_calls_nobody_but_its_server(tmp_path, monkeypatch):
+    for name in (*process.QUIET, "FLWR_HOME"):
+        monkeypatch.setenv(name, "")
+    handlers = {number: signal.getsignal(number) for number in process.SIGNALS}
+    try:
+        with process.role(tmp_path, "server"):
+            assert os.environ["FLWR_TELEMETRY_ENABLED"] == "0"
+            assert os.environ["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+            assert os.environ["FLWR_HOME"] == str(tmp_path / "flower")
+            assert holder(tmp_path / "server.pid") == os.getpid()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert not (tmp_path / "server.pid").exists()
 
 
 def test_without_flower_it_is_said_what_to_install(tmp_path):

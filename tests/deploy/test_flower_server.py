@@ -20,7 +20,7 @@ from idiolect.core.knobs import SettingError
 from idiolect.deploy.certificates import make_site_key
 from idiolect.deploy.config import Deployment, Terms
 from idiolect.deploy.flower import internals, server, server_app
-from idiolect.deploy.flower.supervise import die_with_parent
+from idiolect.deploy.flower.process import die_with_parent
 from idiolect.deploy.folder import DeploymentFolder, RunOrder, RunOutcome, create
 from idiolect.run.interrupts import Interrupted
 from idiolect.run.plan import Plan
@@ -66,9 +66,6 @@ class FakeOperator:
 def layout(tmp_path) -> DeploymentFolder:
     deployment = Deployment(Plan("fedavg", {}, ""), ARRAY, Terms(sites=2))
     layout = create(tmp_path / "fed", deployment, demo=True)
-    layout.server.mkdir()
-    for name in ("key", "secret"):
-        (layout.server / name).write_bytes(b"x" * 32)
     write_document(layout.request, encode(RunOrder("abc", str(tmp_path / "run"), False)))
     return layout
 
@@ -132,7 +129,7 @@ def test_a_run_that_only_ends_is_given_up(made, layout, monkeypatch):
     assert made.operator.runs == server.MOST_ENDS
     outcome = read_document(layout.outcome, RunOutcome)
     assert outcome.order_id == "abc"
-    assert "the run has ended 5 times without a result (7); see" in outcome.error
+    assert "the run has ended 5 times without a result (7); what" in outcome.error
     assert not layout.request.exists()
 
 
@@ -170,7 +167,7 @@ def test_no_server_app_outlives_a_server_that_was_killed(layout):
     """Two would write to one run directory."""
     code = (
         "import subprocess, sys, time\n"
-        "from idiolect.deploy.flower.supervise import die_with_parent\n"
+        "from idiolect.deploy.flower.process import die_with_parent\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
         " preexec_fn=die_with_parent)\n"
         "print(child.pid, flush=True); time.sleep(60)"

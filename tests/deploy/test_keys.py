@@ -10,14 +10,16 @@ from deploy.test_commands import ARRAY
 from deploy.test_malicious_site import Keyed
 from deploy.test_server import DATA, deployment, entries, quiet
 from engine.stand_in import three
+from idiolect.cli.commands import host
 from idiolect.cli.main import main
 from idiolect.core.files import read_document
 from idiolect.core.knobs import SettingError
 from idiolect.deploy.certificates import make_site_key, public_key
-from idiolect.deploy.config import Deployment, Terms
+from idiolect.deploy.config import Deployment, Proposal, Terms
 from idiolect.deploy.flower.server import FlowerServer, registered
 from idiolect.deploy.folder import DeploymentFolder, create
 from idiolect.deploy.server import serve
+from idiolect.deploy.units import write_site_files
 from idiolect.deploy.watch import ServerStatus
 from idiolect.run.plan import Plan
 
@@ -97,14 +99,25 @@ def test_a_private_key_is_no_public_key(layout, public, capsys):
     assert "is no public key of a site" in capsys.readouterr().err
 
 
-def test_a_site_connects_with_the_key_it_has_made(layout, capsys):
-    assert main(["deploy", "site", str(layout.folder), "1"]) == 2
-    state = layout.site(1) / "state"
-    assert f"idiolect host key --state {state}" in " ".join(capsys.readouterr().err.split())
+def test_a_site_connects_with_its_federation_and_the_key_it_has_made(
+    layout, tmp_path, monkeypatch, capsys
+):
+    state = tmp_path / "state"
+    connect = ["host", "connect", "--state", str(state)]
+
+    def said() -> str:
+        return " ".join(capsys.readouterr().err.split())
+
+    assert main(connect) == 2
+    assert "federation.toml is missing; idiolect host agree federation.toml" in said()
+    write_site_files(state, Proposal.read(layout.folder / "federation.toml"))
+    assert main(connect) == 2
+    assert f"node.key is missing; idiolect host key --state {state} makes it" in said()
     assert main(["host", "key", "--state", str(state)]) == 0
-    file = layout.site_processes(1, Terms())
-    command = json.loads(file.read_text())["processes"][0]["command"]
-    assert str(state / "node.key") in command
+    started = []
+    monkeypatch.setattr(host, "become", lambda *words: started.append(words))
+    assert main(connect) == 0
+    assert started == [("idiolect.deploy.flower.node", state)]
 
 
 # -- a running server ------------------------------------------------------------------------------
@@ -131,7 +144,6 @@ class Operator:
 def server(layout):
     made = FlowerServer.__new__(FlowerServer)
     made.layout, made.terms, made.operator, made.files = layout, Terms(), Operator(), None
-    layout.server.mkdir(exist_ok=True)
     return made
 
 

@@ -21,8 +21,9 @@ from engine.stand_in import Wires
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
 from idiolect.deploy.certificates import make_authority, make_site_key
-from idiolect.deploy.config import Deployment, Terms
-from idiolect.deploy.folder import DeploymentFolder, create, free_port
+from idiolect.deploy.config import Deployment, Proposal, Terms
+from idiolect.deploy.flower.node import free_port
+from idiolect.deploy.folder import DeploymentFolder, create
 from idiolect.deploy.server import serve
 from idiolect.deploy.site.agreement import Builder
 from idiolect.deploy.site.data import SiteData
@@ -107,32 +108,34 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
 
 
 # -- a SuperLink that refuses ----------------------------------------------------------------------
-def folder(path: Path) -> tuple[DeploymentFolder, Terms]:
+def folder(path: Path) -> DeploymentFolder:
     terms = Terms(sites=2, address=f"127.0.0.1:{free_port()}")
-    return create(path, Deployment(Plan("fedavg", {}, ""), ARRAY, terms), demo=True), terms
-
-
-def copy_of(layout: DeploymentFolder, path: Path) -> DeploymentFolder:
-    """What a site has of the folder."""
-    shutil.copytree(layout.folder / "sites", path / "sites")
-    shutil.copytree(layout.certificates, path / "certificates")
-    return DeploymentFolder(path)
+    return create(path, Deployment(Plan("fedavg", {}, ""), ARRAY, terms), demo=True)
 
 
 class Running:
-    """Supervisors and what they say; all of them end with the test."""
+    """Processes and what they say; all of them end with the test."""
 
     def __init__(self, place: Path):
         self.place = place
         self.children: list[subprocess.Popen] = []
 
-    def begin(self, name: str, file: Path) -> None:
+    def begin(self, name: str, *words: str, command: list[str] = COMMAND) -> None:
         with open(self.place / f"{name}.txt", "w") as said:
-            command = [sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file)]
-            self.children.append(subprocess.Popen(command, stdout=said, stderr=said))
+            self.children.append(subprocess.Popen([*command, *words], stdout=said, stderr=said))
+
+    def connect(self, layout: DeploymentFolder, number: int, name: str, **proposal) -> None:
+        """A site with a copy of what a demo's has, and with what differs in its federation.toml."""
+        state = self.place / name
+        shutil.copytree(layout.site(number) / "state", state)
+        chosen = Proposal.read(state / "federation.toml")
+        replace(chosen, **proposal).write(state / "federation.toml")
+        if name == "unknown":
+            make_site_key(state / "node.key")
+        self.begin(name, "host", "connect", "--state", str(state))
 
     def wait(self, name: str, words: str) -> None:
-        """Until a supervisor, or the log of a path, has said something."""
+        """Until a process, or the log of a path, has said something."""
         path = self.place / name
         end = time.monotonic() + 90
         while not path.exists() or words not in path.read_text():
@@ -142,8 +145,8 @@ class Running:
     def stop(self) -> None:
         for child in reversed(self.children):
             child.terminate()
-        for child in self.children:
-            child.wait(60)
+        codes = [child.wait(60) for child in self.children]
+        assert set(codes) == {0}
 
 
 @pytest.fixture
@@ -155,39 +158,30 @@ def running(tmp_path):
 
 @pytest.mark.slow
 def test_a_site_that_is_not_let_in_is_told_why_and_the_server_goes_on(running, tmp_path):
-    layout, terms = folder(tmp_path / "fed")
-    running.begin("server", layout.server_processes(terms))
-    log = "fed/server/log/superlink.txt"
-    running.wait(log, "Created node_id")
+    layout = folder(tmp_path / "fed")
+    running.begin("server", "deploy", "server", str(layout.folder))
+    running.wait("fed/server/said.txt", "the SuperLink does not answer; waiting for it")
+    running.begin("superlink", "deploy", "superlink", str(layout.folder))
+    running.wait("superlink.txt", "Created node_id")
 
-    other, _ = folder(tmp_path / "other")
-    stranger = copy_of(layout, tmp_path / "stranger")
-    shutil.copy(other.authority, stranger.authority)
-    running.begin("stranger", stranger.site_processes(1, terms))
-
-    unknown = copy_of(layout, tmp_path / "unknown")
-    make_site_key(unknown.site(1) / "node.key")
-    running.begin("unknown", unknown.site_processes(1, terms))
-
-    away = copy_of(layout, tmp_path / "away")
-    nowhere = replace(terms, address=f"127.0.0.1:{free_port()}")
-    running.begin("away", away.site_processes(1, nowhere))
-
-    running.wait("stranger.txt", "was not made by the authority of certificates/ca.crt")
+    other = folder(tmp_path / "other").authority.read_text()
+    running.connect(layout, 1, "stranger", authority=other)
+    running.connect(layout, 1, "unknown")
+    running.connect(layout, 1, "away", address=f"127.0.0.1:{free_port()}")
+    running.wait("stranger.txt", "was not made by the authority in federation.toml")
     running.wait("unknown.txt", "its key is not registered there")
-    running.wait("server.txt", "registered: idiolect deploy add-site")
+    running.wait("superlink.txt", "registered: idiolect deploy add-site")
     running.wait("away.txt", "the server does not answer at its address")
 
-    running.begin("known", copy_of(layout, tmp_path / "known").site_processes(2, terms))
-    running.wait(log, "Activated node_id")
-    twice = copy_of(layout, tmp_path / "twice")
-    running.begin("twice", twice.site_processes(2, terms))
+    running.connect(layout, 2, "known")
+    running.wait("superlink.txt", "Activated node_id")
+    running.connect(layout, 2, "twice")
     running.wait("twice.txt", "a connection with its key is there already")
 
     (layout.keys / "site-2.pub").unlink()
-    running.wait("fed/server/said.txt", "a site whose key is no longer in keys/ may not connect")
+    running.wait("fed/server/said.txt", "may not connect any more: its key is not in keys/")
     running.wait("known.txt", "its key is not registered there")
-    assert "superlink has ended" not in (tmp_path / "server.txt").read_text()
+    assert [child.poll() for child in running.children] == [None] * len(running.children)
 
 
 @pytest.mark.slow
@@ -195,16 +189,18 @@ def test_a_site_that_is_not_let_in_is_told_why_and_the_server_goes_on(running, t
     ("names", "days", "words"),
     [
         (["127.0.0.1"], 2, "the server's certificate has expired"),
-        (["server.example"], 30, "is for another name than the address in deployment.toml"),
+        (["server.example"], 30, "is for another name than the address in federation.toml"),
     ],
 )
 def test_a_certificate_that_does_not_do_is_said_at_the_site(running, tmp_path, names, days, words):
-    layout, terms = folder(tmp_path / "fed")
-    file = layout.server_processes(terms)  # which refuses such a certificate: it came later
+    layout = folder(tmp_path / "fed")
+    # which refuses such a certificate: it came later
+    arguments = layout.superlink_arguments(Deployment.read(layout.folder).terms)
     make_authority(layout.certificates, names, days=days, since=datetime.now(UTC) - timedelta(9))
-    running.begin("server", file)
-    running.wait("fed/server/log/superlink.txt", "Uvicorn running")
-    running.begin("site", layout.site_processes(1, terms))
+    link = [sys.executable, "-m", "idiolect.deploy.flower.link"]
+    running.begin("superlink", *arguments, command=link)
+    running.wait("superlink.txt", "Uvicorn running")
+    running.connect(layout, 1, "site", authority=layout.authority.read_text())
     running.wait("site.txt", words)
 
 

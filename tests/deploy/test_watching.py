@@ -19,6 +19,8 @@ from idiolect.cli.main import main
 from idiolect.core.documents import encode
 from idiolect.core.files import private_folder, write_document
 from idiolect.deploy.certificates import make_authority
+from idiolect.deploy.config import Terms
+from idiolect.deploy.flower.node import arguments, free_port
 from idiolect.deploy.folder import DeploymentFolder
 from idiolect.deploy.logs import RotatingLog
 from idiolect.deploy.pidfile import hold
@@ -36,7 +38,7 @@ def layout(tmp_path) -> DeploymentFolder:
 # -- which process ---------------------------------------------------------------------------------
 def test_stop_leaves_a_process_alone_that_has_the_number_of_an_earlier_one(layout, capsys):
     with subprocess.Popen(["sleep", "60"]) as other:
-        (layout.server / "pid").write_text(str(other.pid))
+        layout.pid("server").write_text(str(other.pid))
         try:
             assert main(["deploy", "stop", str(layout.folder)]) == 0
             assert "nothing was running" in capsys.readouterr().err
@@ -45,19 +47,21 @@ def test_stop_leaves_a_process_alone_that_has_the_number_of_an_earlier_one(layou
             other.kill()
 
 
-def test_stop_ends_the_process_that_holds_the_folder(layout, capsys):
+@pytest.mark.parametrize("role", ["superlink", "server"])
+def test_stop_ends_the_process_that_holds_the_folder(layout, role, capsys):
     code = (
         "import sys, time; from pathlib import Path; from idiolect.deploy.pidfile import hold\n"
         "file = hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
-    command = [sys.executable, "-c", code, str(layout.server / "pid")]
+    command = [sys.executable, "-c", code, str(layout.pid(role))]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"held\n"
-        assert main(["deploy", "server", str(layout.folder)]) == 2
-        assert f"it is running already (process {process.pid})" in capsys.readouterr().err
+        assert main(["deploy", role, str(layout.folder)]) == 2
+        assert f"its {role} is running already (process {process.pid})" in capsys.readouterr().err
+        assert status(layout.folder)[role] == process.pid
         assert main(["deploy", "stop", str(layout.folder)]) == 0
         assert process.wait(10) == -15
-    assert "stopped: 1" in capsys.readouterr().err
+    assert f"stopped: {role}" in capsys.readouterr().err
 
 
 # -- status ----------------------------------------------------------------------------------------
@@ -79,7 +83,7 @@ def test_a_run_tells_how_far_it_is_and_with_whom(layout, capsys):
     assert east["site"] == "east" and east["here"] and east["rounds"] == 3
     assert east["bytes_up"] == north["bytes_up"] > 2 * south["bytes_up"] > 0
     assert south["put_out"] and not south["here"] and "bytes" in south["reason"]
-    assert not facts["running"] and facts["keys"] == ["site-1", "site-2"]
+    assert facts["superlink"] is facts["server"] is None and facts["keys"] == ["site-1", "site-2"]
     assert main(["deploy", "status", str(layout.folder)]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
@@ -149,15 +153,19 @@ def asked(port: int, path: str = "/health") -> tuple[int, dict]:
 
 def test_a_monitor_is_told_whether_rounds_are_made(layout):
     with HealthServer(0, lambda: health(layout)) as server:
-        assert asked(server.port) == (503, {"running": False, "state": "idle"})
-        with hold(layout.server / "pid"):
-            assert asked(server.port) == (200, {"running": True, "state": "idle"})
+        down = {"superlink": False, "server": False}
+        assert asked(server.port) == (503, {**down, "state": "idle"})
+        with hold(layout.pid("server")):
+            assert asked(server.port) == (503, {**down, "server": True, "state": "idle"})
+        with hold(layout.pid("server")), hold(layout.pid("superlink")):
+            up = dict.fromkeys(down, True)
+            assert asked(server.port) == (200, {**up, "state": "idle"})
             site = SiteStatus("secret name", True, 1, 0.0, 0, 0, 0, 0, 0, False, "")
             write_document(layout.status, encode(_status(sites=[site])))
             code, facts = asked(server.port)
             assert code == 200 and facts.pop("seconds_since_round") > 4
-            expected = {"running": True, "state": "training", "round": 4, "rounds": 10, "sites": 1}
-            assert facts == expected
+            run = {"state": "training", "round": 4, "rounds": 10, "sites": 1}
+            assert facts == {**up, **run}
             for stopped in (
                 {"last_round": time.time() - 21},
                 {"last_round": 0.0, "started": time.time() - 81},
@@ -172,11 +180,10 @@ def test_a_monitor_is_told_whether_rounds_are_made(layout):
 
 
 def test_a_port_for_health_that_is_in_use_is_said(layout, capsys):
-    with HealthServer(0, lambda: health(layout)) as server, hold(layout.server / "pid"):
-        command = ["deploy", "run", str(layout.folder), "--health-port", str(server.port)]
+    with HealthServer(0, lambda: health(layout)) as server:
+        command = ["deploy", "server", str(layout.folder), "--health-port", str(server.port)]
         assert main(command) == 2
     assert f"--health-port: cannot listen at 127.0.0.1:{server.port}" in capsys.readouterr().err
-    assert not layout.request.exists()
 
 
 # -- logs ------------------------------------------------------------------------------------------
@@ -192,15 +199,11 @@ def test_logs_keep_a_bounded_number_of_bytes(tmp_path):
 
 
 def test_no_key_or_secret_is_an_argument_of_a_process(layout):
-    from idiolect.deploy.config import Terms
-    from idiolect.deploy.folder import free_port
-
     terms = Terms(address=f"127.0.0.1:{free_port()}")
-    files = [layout.server_processes(terms), layout.site_processes(1, terms)]
-    text = "".join(file.read_text() for file in files)
-    secrets = [layout.server / "key", layout.server / "secret", layout.site(1) / "secret"]
-    for path in secrets:
+    state = layout.site(1) / "state"
+    text = " ".join([*layout.superlink_arguments(terms), *arguments(state, 5000)])
+    for path in (layout.server / "key", layout.server / "secret", state / "secret"):
         content = path.read_bytes()
         assert content.hex() not in text and repr(content)[2:-1] not in text
-    for path in (layout.site(1) / "node.key", layout.certificates / "server.key"):
+    for path in (state / "node.key", layout.certificates / "server.key"):
         assert not any(line in text for line in path.read_text().split("\n")[1:-2])

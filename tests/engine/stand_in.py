@@ -36,7 +36,12 @@ class StandIn:
     def handle(self, frame: bytes) -> bytes:
         call = Call.open(frame)
         self.calls.append(call.kind)
-        own = {"hello": self.hello, "propose": self.propose, "agree": self.agree, "enrol": self.enrol}
+        own = {
+            "hello": self.hello,
+            "propose": self.propose,
+            "agree": self.agree,
+            "enrol": self.enrol,
+        }
         if call.kind in own:
             return own[call.kind](call).pack()
         if self.service is None:

@@ -1,11 +1,15 @@
 """Frames over Flower: a carrier against a Grid, a relay against a socket. No Flower is started."""
 
 import asyncio
+import logging
+import os
+import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
-from pathlib import Path
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -16,18 +20,19 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from engine.engine_suite import EngineSuite
 from engine.loopback import remote_rounds
-from idiolect.deploy.flower import internals
+from idiolect.core.knobs import SettingError
+from idiolect.deploy.flower import internals, link, node, process
 from idiolect.deploy.flower.internals import (
     CONNECTED,
     KEY,
-    UNFIT,
     UNKNOWN_KEY,
     look_sooner,
     say_why,
 )
 from idiolect.deploy.flower.link import Guard
+from idiolect.deploy.flower.process import Explanations
 from idiolect.deploy.flower.relay import RECORD, SiteDown, pass_on, relay
-from idiolect.deploy.flower.supervise import Process
+from idiolect.deploy.pidfile import hold
 from idiolect.engine.carriers.flower import FlowerCarrier
 from idiolect.engine.rounds import Rounds
 from idiolect.host.service import Service
@@ -374,7 +379,7 @@ def test_the_relay_is_a_client_app_too():
     assert isinstance(app, ClientApp)
 
 
-@pytest.mark.parametrize("module", ["relay", "node", "link", "internals", "supervise"])
+@pytest.mark.parametrize("module", ["relay", "node", "link", "internals", "process"])
 def test_what_runs_beside_a_site_imports_no_torch(module):
     code = f"import idiolect.deploy.flower.{module}, sys; print('torch' in sys.modules)"
     command = [sys.executable, "-c", code]
@@ -457,66 +462,7 @@ def test_a_request_beyond_the_size_of_a_message_is_not_read():
     assert taken == [300] * 3
 
 
-# -- the supervisor --------------------------------------------------------------------------------
-SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
-
-
-def _supervisor(tmp_path: Path, commands: dict[str, list[str]]) -> subprocess.Popen:
-    import json
-
-    processes = [
-        {"name": name, "command": command, "log": str(tmp_path / f"{name}.txt")}
-        for name, command in commands.items()
-    ]
-    file = tmp_path / "processes.json"
-    file.write_text(json.dumps({"pid": str(tmp_path / "pid"), "processes": processes}))
-    return subprocess.Popen(
-        [sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _wait(condition, seconds=20.0):
-    import time
-
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def _children(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("how", ["terminate", "kill"])
-def test_processes_end_with_their_supervisor(tmp_path, how):
-    supervisor = _supervisor(tmp_path, {"one": SLEEPER, "two": SLEEPER})
-    _wait(lambda: all((tmp_path / f"{n}.txt").exists() for n in ("one", "two")))
-    children = _children(supervisor.pid)
-    assert len(children) == 2
-    getattr(supervisor, how)()
-    supervisor.wait(20)
-    _wait(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
-    assert (tmp_path / "pid").exists() == (how == "kill")
-    supervisor.stdout.close()
-
-
-def test_a_process_that_ends_is_started_again_and_its_words_are_explained(tmp_path):
-    refused = [sys.executable, "-c", f"print({UNKNOWN_KEY!r}); raise SystemExit(49)"]
-    supervisor = _supervisor(tmp_path, {"supernode": refused})
-    _wait(lambda: (tmp_path / "supernode.txt").exists())
-    _wait(lambda: (tmp_path / "supernode.txt").read_text().count(UNKNOWN_KEY) >= 2)
-    supervisor.terminate()
-    said, _ = supervisor.communicate(timeout=20)
-    assert "the server refuses this site: its key is not registered there" in said
-    assert "supernode has ended (49); it is started again" in said
-    assert said.count("refuses this site") == 1
-
-
+# -- processes -------------------------------------------------------------------------------------
 SSL = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
 LINES = {  # as Flower writes them
     SSL + "certificate has expired (_ssl.c:1006)": "the server's certificate has expired",
@@ -527,30 +473,58 @@ LINES = {  # as Flower writes them
     SSL + "something new (_ssl.c:1006)": "the server's certificate is refused",
     UNKNOWN_KEY: "its key is not registered there",
     CONNECTED: "a connection with its key is there already",
-    f"error: {UNFIT}: 1.50.0 has no x.y": "the flwr that is installed here does not fit",
     "[code: 1001] Flower version is incompatible.": "another version of flwr",
     "WARNING : Connection attempt failed, retrying in 0.82 seconds": "does not answer",
-    "[ApiError:2004] ..., exception: No SuperNode found with the given public key.": (
-        "registered: idiolect deploy add-site"
-    ),
-    "ERROR: [Errno 98] address already in use": "the port is in use",
-    "The SuperNode could not establish a connection to the SuperLink.": "the log says why",
+    "The SuperNode could not establish a connection to the SuperLink.": "the lines above say why",
 }
 
 
+def explained(meanings: dict[str, str], *lines: str) -> list[str]:
+    """What is said of lines that Flower logs."""
+    said: list[str] = []
+    explanations = Explanations(meanings, said.append)
+    for line in lines:
+        explanations.handle(logging.LogRecord("flwr", logging.ERROR, "", 0, line, None, None))
+    return said
+
+
 @pytest.mark.parametrize("line", LINES)
-def test_what_flower_says_is_put_in_plain_words(line, capsys):
-    process = Process("supernode", [], "x.txt")
-    for _ in range(3):  # it is said once a minute
-        process._explain(line)
-    process._explain("The SuperNode could not establish a connection to the SuperLink.")
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 1 and said[0].startswith("supernode: ") and LINES[line] in said[0]
+def test_what_flower_says_is_put_in_plain_words(line):
+    exit_message = f"{line}\nThe SuperNode could not establish a connection to the SuperLink."
+    (said,) = explained(node.MEANINGS, *[exit_message] * 3)  # once a minute
+    assert LINES[line] in said
 
 
-def test_a_relay_that_waits_for_its_supernode_says_nothing(capsys):
-    Process("relay", [], "x.txt")._explain("Connection attempt failed, retrying in 0.82 seconds")
-    assert not capsys.readouterr().out
+def test_a_superlink_says_that_a_site_was_refused():
+    line = "[ApiError:2004] ..., exception: No SuperNode found with the given public key."
+    (said,) = explained(link.MEANINGS, "something else", line)
+    assert "registered: idiolect deploy add-site" in said
+
+
+def test_flower_logs_where_explanations_listen():
+    from flwr.common.logger import LOGGER_NAME
+
+    assert LOGGER_NAME == "flwr"
+
+
+def test_a_reply_401_ends_the_supernode_but_not_on_behalf_of_one_task(monkeypatch):
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda process, number: sent.append(number))
+    signals = internals.OwnSignals()
+    refused = []
+
+    def task():
+        try:
+            signals.kill(os.getpid(), signal.SIGINT)
+        except PermissionError as error:
+            refused.append(str(error))
+
+    thread = threading.Thread(target=task, name=internals.RELAY)
+    thread.start()
+    thread.join()
+    assert "token of this task" in refused[0] and not sent and not signals.sent
+    signals.kill(os.getpid(), signal.SIGINT)
+    assert sent == [signal.SIGINT] and signals.sent
 
 
 def test_a_node_that_is_not_let_in_is_told_why(monkeypatch):
@@ -572,14 +546,120 @@ def test_a_node_that_is_not_let_in_is_told_why(monkeypatch):
     assert fleet_handlers.activate_node(request=request, state=state).node_id == 7
 
 
-def test_a_process_waits_longer_each_time_it_ends_at_once():
-    process = Process("x", [], "x.txt")
-    waits = []
-    for _ in range(5):
-        import time
+# -- what connects a site --------------------------------------------------------------------------
+FEDERATION = """[federation]
+name = "heart"
+address = "127.0.0.1:1"
+insecure = %s
+authority = "PEM"
+"""
 
-        process.child = SimpleNamespace(poll=lambda: 1, returncode=1)
-        process.started = time.monotonic()
-        assert process.over()
-        waits.append(round(process.due - time.monotonic()))
-    assert waits == [2, 5, 10, 10, 10]
+
+def test_a_supernode_is_started_with_tls_its_key_and_files_of_the_state_directory(tmp_path):
+    (tmp_path / "federation.toml").write_text(FEDERATION % "false")
+    words = node.arguments(tmp_path, 5000)
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert options["--superlink"] == "127.0.0.1:1" and options["--isolation"] == "process"
+    assert options["--auth-supernode-private-key"] == str(tmp_path / "node.key")
+    assert (tmp_path / "ca.crt").read_text() == "PEM"
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+    (tmp_path / "federation.toml").write_text(FEDERATION % "true")
+    assert node.arguments(tmp_path, 5000)[-1] == "--insecure"
+
+
+@pytest.mark.parametrize("text", ["", "[federation]", "[federation", "federation = 1"])
+def test_a_file_of_a_federation_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "federation.toml").write_text(text)
+    with pytest.raises(SettingError, match=r"cannot use .*federation.toml"):
+        node.arguments(tmp_path, 5000)
+
+
+class Ended(BaseException):
+    """The process has become another one, or has ended."""
+
+
+@pytest.fixture
+def connecting(tmp_path, monkeypatch):
+    """`node.main` with a `connect` of the test's; how it went on: a code, or the next try."""
+    monkeypatch.setenv("FLWR_HOME", "")
+    kept = {number: signal.getsignal(number) for number in process.SIGNALS}
+
+    def ended(*outcome):
+        raise Ended(*outcome)
+
+    def call(connect, tries=0):
+        monkeypatch.setattr(node, "connect", connect)
+        monkeypatch.setattr(node, "become", lambda module, state, tries: ended("again", tries))
+        monkeypatch.setattr(node, "_exit", lambda code: ended("exit", code))
+        slept = []
+        monkeypatch.setattr(node.time, "sleep", slept.append)
+        with pytest.raises(Ended) as outcome:
+            node.main(tmp_path, tries)
+        return outcome.value.args, slept
+
+    yield call
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def raising(error):
+    def connect(state):
+        raise error
+
+    return connect
+
+
+def test_a_site_that_is_refused_tries_again_after_longer_each_time(connecting):
+    refused = raising(SystemExit(1))
+    assert connecting(refused) == (("again", 1), [0.0])
+    assert [connecting(refused, tries)[1] for tries in (1, 2, 3, 4, 9)] == [
+        [1],
+        [2],
+        [5],
+        [10],
+        [10],
+    ]
+    assert connecting(raising(RuntimeError("of Flower")), 3)[0] == ("again", 4)
+    assert connecting(lambda state: None)[0] == ("again", 1)
+
+
+def test_a_connection_that_worked_is_tried_again_soon(connecting, monkeypatch):
+    monkeypatch.setattr(node, "STEADY", -1.0)
+    assert connecting(raising(SystemExit(1)), 7)[0] == ("again", 1)
+
+
+def test_a_signal_or_a_file_that_does_not_do_ends_it(connecting, tmp_path, capsys):
+    assert connecting(raising(SystemExit(0)))[0] == ("exit", 0)
+    assert not (tmp_path / "connect.pid").exists()
+    assert connecting(raising(SettingError("state: no")))[0] == ("exit", 2)
+    assert "error: state: no" in capsys.readouterr().err
+    with hold(tmp_path / "connect.pid"):
+        assert connecting(raising(AssertionError))[0] == ("exit", 2)
+    assert f"it is running already (process {os.getpid()})" in capsys.readouterr().err
+
+
+MOMENTS = {
+    "as it starts": (signal.SIGTERM, 0, 0.1),
+    "in a pause": (signal.SIGTERM, 4, 2.0),
+    "with Flower, SIGTERM": (signal.SIGTERM, 0, 5.0),
+    "with Flower, Ctrl-C": (signal.SIGINT, 0, 5.0),
+    "with Flower, SIGHUP": (signal.SIGHUP, 0, 5.0),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_ends_it_promptly_at_any_moment(tmp_path, moment):
+    number, tries, seconds = MOMENTS[moment]
+    (tmp_path / "federation.toml").write_text(FEDERATION % "true")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "idiolect.deploy.flower.node", str(tmp_path), str(tries)],
+        stderr=subprocess.PIPE,
+        # as `become` leaves it
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, process.SIGNALS),
+    )
+    time.sleep(seconds)
+    child.send_signal(number)
+    began = time.monotonic()
+    _, said = child.communicate(timeout=30)
+    assert child.returncode == 0, said.decode()
+    assert time.monotonic() - began < 10

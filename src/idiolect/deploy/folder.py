@@ -1,50 +1,38 @@
-"""The folder of a deployed federation: what lies where, for the server and for each site.
+"""The server's folder of a deployed federation: what lies where.
 
 deployment.toml                  what is trained, on what, by how many sites
-README.md                        the commands for both roles
+federation.toml                  the one file that sites get, made from it
+README.md, systemd/, Containerfile      how the server's processes are started on this machine
 app/                             what Flower calls the app of a run: it names this package
-certificates/ca.crt              the authority; sites need it. server.crt, server.key: the server
+certificates/ca.crt              the authority; server.crt, server.key: the server's own
 keys/NAME.pub, ...               who may connect
-server/                          the server's own: database, secrets, logs
+server/                          the server's own: database, secrets, status
 runs/                            run directories
-sites/1/node.key, ...            private keys of the sites of a demo; others make their own
-server.sh, site-1.sh, systemd/   how both are started
+sites/1/state, ...               state directories of the sites of a demo; others are elsewhere
 """
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import shlex
 import socket
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from string import Template
 
-from ..core.files import private_folder, sync, write_atomic, write_json
+from ..core.files import private_folder, sync, write_atomic
 from ..core.knobs import SettingError
-from ..core.text import plural
 from .certificates import (
-    SITE_KEY,
     check_certificate,
     make_authority,
-    make_site_key,
+    make_site_keys,
     public_key,
     public_key_line,
 )
-from .config import FILE, Deployment, Terms
-from .flower import link, node
-from .site.agreement import TABLE
+from .config import FEDERATION, FILE, Deployment, Proposal, Terms
+from .flower import link
+from .units import write_server_files, write_site_files, write_template
 
-MOST_SOCKET = 107  # bytes of the path of a Unix socket
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "PYTHONUNBUFFERED": "1",
-}
+ROLES = {"superlink": "SuperLink", "server": "Server's process"}  # processes by their pid files
 
 
 @dataclass(frozen=True)
@@ -115,51 +103,42 @@ class DeploymentFolder:
         return self.folder / "runs"
 
     def site(self, number: int) -> Path:
+        """A site of a demo: others are on their owners' machines."""
         return self.folder / "sites" / str(number)
 
+    def pid(self, role: str) -> Path:
+        """The file that a process of the server holds: one of `ROLES`."""
+        return self.server / f"{role}.pid"
+
     # -- what runs -------------------------------------------------------------------------------
-    def server_processes(self, terms: Terms) -> Path:
-        """The server's processes, for the supervisor: a file that names them."""
+    def make_secrets(self) -> None:
+        """What the server's two processes know each other by."""
+        place = private_folder(self.server)
+        for name in ("key", "secret"):
+            if not (place / name).exists():
+                write_atomic(place / name, secrets.token_bytes(32))
+
+    def superlink_arguments(self, terms: Terms) -> list[str]:
+        """How the SuperLink is started; SettingError where it could not work."""
         if not terms.insecure:
             check_certificate(self.certificates / "server.crt", self.authority, terms.host)
         check_free(terms)
-        place = private_folder(self.server)
-        for name in ("key", "secret"):
-            _secret(place / name)
-        serve = [sys.executable, "-m", "idiolect.deploy.flower.server", f"{self.folder}"]
+        self.make_secrets()
         certificates = None if terms.insecure else self.certificates
         most = int(terms.most_message * 2**20)
-        superlink = link.command(bind(terms.host), terms.port, place, certificates, most)
-        return _processes(place, {"superlink": superlink, "server": serve})
+        return link.arguments(bind(terms.host), terms.port, self.server, certificates, most)
 
-    def site_processes(self, number: int, terms: Terms, path: Path | None = None) -> Path:
-        """The processes that connect a site, for the supervisor: a file that names them."""
-        place = self.site(number)
-        key = self.site_key(number)
-        if not terms.insecure:
-            for file in (self.authority, key):
-                if not file.is_file():
-                    how = f"idiolect host key --state {place / 'state'}"
-                    word = how if file == key else "it comes with the site"
-                    raise SettingError(f"directory: {file} is missing; {word}")
-                if not os.access(file, os.R_OK):
-                    raise SettingError(f"directory: {file} cannot be read by this user")
-        line = path or place / "state" / "host.sock"
-        if len(os.fsencode(line)) > MOST_SOCKET:
-            raise SettingError(
-                f"socket: the path {line} is too long for a socket; at most {MOST_SOCKET} "
-                "characters: put the folder elsewhere"
-            )
-        private_folder(place)
-        _secret(place / "secret")
-        authority = None if terms.insecure else self.authority
-        commands = node.commands(terms.address, free_port(), place, line, authority, key)
-        return _processes(place, commands)
+    def write_proposal(self, deployment: Deployment) -> bool:
+        """federation.toml, for all sites; whether it is another one than before."""
+        path = self.folder / FEDERATION
+        before = path.read_bytes() if path.exists() else b""
+        self.proposal(deployment).write(path)
+        return path.read_bytes() != before
 
-    def site_key(self, number: int) -> Path:
-        """The private key of a site: where `idiolect host key` puts it, or a demo's."""
-        demo = self.site(number) / SITE_KEY
-        return demo if demo.exists() else self.site(number) / "state" / SITE_KEY
+    def proposal(self, deployment: Deployment) -> Proposal:
+        """What the sites get."""
+        authority = "" if deployment.terms.insecure else self.authority.read_text()
+        return Proposal.of(deployment, authority)
 
     # -- who may connect -------------------------------------------------------------------------
     def add_site(self, name: str, public: Path, replace: bool = False) -> None:
@@ -197,28 +176,6 @@ class DeploymentFolder:
         return self.keys / f"{name}.pub"
 
 
-def _processes(place: Path, commands: dict[str, list[str]]) -> Path:
-    log = private_folder(place / "log")
-    environment = {**QUIET, "FLWR_HOME": str(private_folder(place / "flower"))}
-    processes = [
-        {
-            "name": name,
-            "command": command,
-            "log": str(log / f"{name}.txt"),
-            "environment": environment,
-        }
-        for name, command in commands.items()
-    ]
-    file = place / "processes.json"
-    write_json(file, {"pid": str(place / "pid"), "processes": processes})
-    return file
-
-
-def _secret(path: Path) -> None:
-    if not path.exists():
-        write_atomic(path, secrets.token_bytes(32))
-
-
 def bind(host: str) -> str:
     """Where a server listens that is reached under this name."""
     loopback = host in ("localhost", "::1") or host.startswith("127.")
@@ -238,13 +195,6 @@ def check_free(terms: Terms) -> None:
             ) from None
 
 
-def free_port() -> int:
-    """A free port of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 # -- a new folder ----------------------------------------------------------------------------------
 def create(folder: Path, deployment: Deployment, demo: bool = False) -> DeploymentFolder:
     """Write everything; SettingError where there is a deployment already.
@@ -259,61 +209,31 @@ def create(folder: Path, deployment: Deployment, demo: bool = False) -> Deployme
     deployment = replace(deployment, terms=terms)
     deployment.write(layout.folder)
     write_app(layout)
+    layout.make_secrets()
     if not terms.insecure:
-        certify(layout, deployment)
+        make_certificates(layout, deployment)
         private_folder(layout.keys)
-        for number in range(1, terms.sites + 1) if demo else ():
-            public = make_site_key(layout.site(number) / SITE_KEY)
+    layout.write_proposal(deployment)
+    write_server_files(layout.folder, deployment)
+    for number in range(1, terms.sites + 1) if demo else ():
+        state = private_folder(layout.site(number) / "state")
+        write_site_files(state, layout.proposal(deployment))
+        if not terms.insecure:
+            public = make_site_keys(state)
             write_atomic(layout.keys / f"site-{number}.pub", public)
-    roles = {f"site-{n}": f"site . {n}" for n in range(1, terms.sites + 1)}
-    for name, role in {"server": "server .", **roles}.items():
-        _write_scripts(layout, name, role)
-    _write_readme(layout, deployment)
     return layout
 
 
 def write_app(layout: DeploymentFolder) -> None:
     """What Flower calls the app of a run, as this version of idiolect has it."""
     package = private_folder(layout.app / "idiolect_app")
-    _write(layout.app / "pyproject.toml", "app.toml")
-    _write(package / "server_app.py", "server_app.txt")
-    _write(package / "client_app.py", "client_app.txt")
+    write_template(layout.app / "pyproject.toml", "app.toml")
+    write_template(package / "server_app.py", "server_app.txt")
+    write_template(package / "client_app.py", "client_app.txt")
     write_atomic(package / "__init__.py", b"")
 
 
-def certify(layout: DeploymentFolder, deployment: Deployment) -> None:
+def make_certificates(layout: DeploymentFolder, deployment: Deployment) -> None:
     """New certificates for the server."""
     names = dict.fromkeys((deployment.terms.host, "localhost", "127.0.0.1"))
     make_authority(layout.certificates, list(names))
-
-
-def _write_scripts(layout: DeploymentFolder, name: str, role: str) -> None:
-    """How a role is started: by hand, and by systemd."""
-    command = f"{shlex.quote(sys.executable)} -m idiolect_command deploy {role}"
-    script = layout.folder / f"{name}.sh"
-    _write(script, "start.sh", command=command)
-    script.chmod(0o700)
-    unit = private_folder(layout.folder / "systemd") / f"idiolect-{name}.service"
-    _write(unit, "unit.service", name=name, folder=layout.folder, command=command)
-
-
-def _write_readme(layout: DeploymentFolder, deployment: Deployment) -> None:
-    terms, data = deployment.terms, deployment.data
-    if data["kind"] == TABLE:
-        features = plural(len(data["features"]), "feature")
-        form = f"a table with the target `{data['target']}` and {features}"
-        example = f"--data visits.csv --target {data['target']}"
-    else:
-        form = f"arrays of {data['inputs']}, {data['classes']} classes"
-        example = "--data NAME"
-    secure = "TLS, and every site proves its key"
-    if terms.insecure:
-        secure = "**without TLS and without keys: for trials on one machine only**"
-    facts = {"sites": terms.sites, "method": deployment.plan.method, "folder": layout.folder.name}
-    path = layout.folder / "README.md"
-    _write(path, "README.md", **facts, form=form, example=example, secure=secure)
-
-
-def _write(path: Path, template: str, **values: object) -> None:
-    text = (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8")
-    write_atomic(path, Template(text).substitute(values).encode())

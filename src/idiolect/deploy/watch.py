@@ -23,7 +23,7 @@ from ..core.text import plural, shown
 from ..report.format import size
 from .certificates import expiry
 from .config import Deployment
-from .folder import DeploymentFolder, RunOutcome
+from .folder import ROLES, DeploymentFolder, RunOutcome
 from .pidfile import holder
 
 EVERY = 1.0  # seconds between two writes while nothing but time has passed
@@ -100,15 +100,13 @@ def status(folder: Path) -> dict[str, Any]:
     """Everything there is to say of a federation's server, as plain data."""
     layout = DeploymentFolder(folder)
     deployment = Deployment.read(folder)
-    pid = holder(layout.server / "pid")
     run = read_status(layout)
     outcome = read_document(layout.outcome, RunOutcome) if layout.outcome.exists() else None
     names = [path.stem for path in sorted(layout.keys.glob("*.pub"))]
     certificates = {} if deployment.terms.insecure else expiry(layout.certificates)
     return {
         "folder": str(folder),
-        "running": pid is not None,
-        "pid": pid,
+        **processes(layout),
         "address": deployment.terms.address,
         "insecure": deployment.terms.insecure,
         "keys": names,
@@ -116,6 +114,11 @@ def status(folder: Path) -> dict[str, Any]:
         "run": None if run is None else encode(run),
         "error": outcome.error if outcome is not None else "",
     }
+
+
+def processes(layout: DeploymentFolder) -> dict[str, int | None]:
+    """The processes of a server by their roles; None where one is not running."""
+    return {name: holder(layout.pid(name)) for name in ROLES}
 
 
 def read_status(layout: DeploymentFolder) -> ServerStatus | None:
@@ -127,8 +130,10 @@ def read_status(layout: DeploymentFolder) -> ServerStatus | None:
 def in_words(facts: dict[str, Any], now: float | None = None) -> list[str]:
     """The same as lines of at most 80 columns."""
     now = time.time() if now is None else now
-    here = f"running (process {facts['pid']})" if facts["running"] else "not running"
-    lines = [f"Server of {facts['folder']}: {here}, at {facts['address']}"]
+    lines = [f"Server of {facts['folder']}, at {facts['address']}"]
+    for name, title in ROLES.items():
+        pid = facts[name]
+        lines.append(f"{title}: {'not running' if pid is None else f'running (process {pid})'}")
     if facts["insecure"]:
         lines.append("Without TLS and keys: everyone on the network can read and forge messages")
     for name, last in facts["certificates"].items():
@@ -146,7 +151,7 @@ def in_words(facts: dict[str, Any], now: float | None = None) -> list[str]:
 def _run_lines(run: dict[str, Any], facts: dict[str, Any], now: float) -> list[str]:
     sites = run["sites"]
     state = run["state"]
-    if state in (WAITING, TRAINING) and not facts["running"]:
+    if state in (WAITING, TRAINING) and facts["server"] is None:
         state = "interrupted; it is resumed when the server starts"
     done = f"{run['rounds_done']} of {run['rounds']} rounds done"
     lines = [f"Run {Path(run['directory']).name}: {run['method']}, {state}, {done}"]
@@ -220,24 +225,25 @@ def _ago(moment: float, now: float) -> str:
 # -- health ----------------------------------------------------------------------------------------
 def health(layout: DeploymentFolder) -> tuple[int, dict[str, Any]]:
     """An HTTP status and what a monitor may know: no name, no address, nothing secret."""
-    running = holder(layout.server / "pid") is not None
+    running = {name: pid is not None for name, pid in processes(layout).items()}
+    up = all(running.values())
     now = time.time()
     try:
         run = read_status(layout)
     except SettingError:
-        return 503, {"running": running, "state": "unreadable"}
+        return 503, {**running, "state": "unreadable"}
     if run is None:
-        return (200 if running else 503), {"running": running, "state": "idle"}
+        return (200 if up else 503), {**running, "state": "idle"}
     stalled = run.stalled(now)
     facts = {
-        "running": running,
+        **running,
         "state": "stalled" if stalled and run.state != STOPPED else run.state,
         "round": run.rounds_done,
         "rounds": run.rounds,
         "sites": sum(site.here for site in run.sites),
         "seconds_since_round": round(now - run.last_round, 1) if run.last_round else None,
     }
-    return (200 if running and not stalled else 503), facts
+    return (200 if up and not stalled else 503), facts
 
 
 class HealthServer:

@@ -8,7 +8,6 @@ import os
 import secrets
 import shlex
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -32,12 +31,15 @@ from ...data.read.tables import (
     table_samples,
     with_one_client,
 )
-from ...deploy.config import Deployment, Terms
-from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
+from ...deploy.config import FEDERATION, Deployment, Terms
+from ...deploy.flower.process import become
+from ...deploy.flower.server import run_server
+from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, create, make_certificates
 from ...deploy.pidfile import holder
 from ...deploy.registry import NUMBERED
 from ...deploy.site.data import NO_WEIGHTS
 from ...deploy.watch import HealthServer, health, in_words, status
+from ...engine.carriers.flower import require
 from ...report.console import say
 from ...report.tables import results_table
 from ...run.plan import Plan, row_spec
@@ -47,6 +49,7 @@ from ...task.losses import LOSSES
 from ..options import Parser, peek, run_action
 from ..output import emit
 
+AWAY = 60.0  # seconds after which a server that was killed is taken to stay away
 MOST_CLASSES = 100  # distinct values of a target that is taken as classes
 INIT_EXAMPLES = """For example:
   idiolect deploy init heart --method ditto --like visits.csv --target outcome --sites 3
@@ -54,7 +57,7 @@ INIT_EXAMPLES = """For example:
 
 
 def deploy(argv: list[str]) -> None:
-    """A new federation, its server and sites, runs, and who may connect."""
+    """A new federation, its server, runs, and who may connect."""
     run_action("deploy", ACTIONS, argv, "deploy command")
 
 
@@ -88,7 +91,7 @@ class InitOptions(Knobs):
 
 
 def _init(argv: list[str]) -> None:
-    """Write a folder for a new federation, for server and sites."""
+    """Write the server's folder of a new federation, and the file that its sites need."""
     parser = Parser("deploy init", _init.__doc__, INIT_EXAMPLES, InitOptions)
     parser.add_argument("folder", help="where it is written")
     name, named_fields, own = row_spec(peek(argv, "--method") or "fedavg")
@@ -119,7 +122,9 @@ def _init(argv: list[str]) -> None:
     chosen = Deployment(plan, _form(options), terms)
     layout = create(given_folder(parsed.folder, "folder"), chosen, options.demo)
     _warn_if_insecure(terms)
-    say(f"written: {layout.folder}; README.md there has the commands for the server and the sites")
+    say(f"written: {layout.folder}; README.md there has the commands of the server")
+    if not options.demo:
+        say(f"every site needs {layout.folder / FEDERATION}, and nothing else")
     if not terms.insecure and not options.demo:
         say("no site may connect yet: idiolect deploy add-site FOLDER NAME PUBLIC_KEY")
 
@@ -213,50 +218,48 @@ def _words(text: str | None) -> list[str]:
 
 
 # -- what runs -------------------------------------------------------------------------------------
+def _superlink(argv: list[str]) -> None:
+    """Start what the sites connect to, in the foreground."""
+    layout, deployment, _ = _opened(_folder_parser("superlink", _superlink.__doc__), argv)
+    require()
+    _refuse_second(layout, "superlink")
+    arguments = layout.superlink_arguments(deployment.terms)
+    _warn_if_insecure(deployment.terms)
+    say(f"sites may connect at {deployment.terms.address}; Ctrl-C stops")
+    become("idiolect.deploy.flower.link", *arguments)  # a process without torch
+
+
 def _server(argv: list[str]) -> None:
-    """Start the server of a federation, in the foreground."""
+    """Start what carries out the runs of a federation, in the foreground."""
     parser = _folder_parser("server", _server.__doc__)
-    layout, deployment, _ = _opened(parser, argv)
-    _refuse_second(layout.server)
-    file = layout.server_processes(deployment.terms)
-    _warn_if_insecure(deployment.terms)
-    say(f"the server waits for sites at {deployment.terms.address}; Ctrl-C stops")
-    _supervise(file)
-
-
-def _site(argv: list[str]) -> None:
-    """Connect a site to the server, in the foreground."""
-    parser = _folder_parser("site", _site.__doc__)
-    parser.add_argument("number", type=int, help="which of the sites: 1, 2, ...")
-    parser.add_argument("--socket", help="of the site's process (default sites/N/state/host.sock)")
-    layout, deployment, parsed = _opened(parser, argv)
-    _refuse_second(layout.site(parsed.number))
-    line = Path(parsed.socket).absolute() if parsed.socket else None
-    file = layout.site_processes(parsed.number, deployment.terms, line)
-    _warn_if_insecure(deployment.terms)
-    say(f"site {parsed.number} connects to {deployment.terms.address}; Ctrl-C stops")
-    _supervise(file)
+    parser.add_argument(
+        "--health-port", type=int, help="answer GET /health at this port of 127.0.0.1"
+    )
+    layout, _, parsed = _opened(parser, argv)
+    _refuse_second(layout, "server")
+    layout.make_secrets()
+    port = parsed.health_port
+    with nullcontext() if port is None else _health(layout, port):
+        say("the server waits for runs: idiolect deploy run; Ctrl-C stops")
+        run_server(layout)
 
 
 def _run(argv: list[str]) -> None:
     """Train with the sites of a federation, and show the table."""
     parser = _folder_parser("run", _run.__doc__, ("directory", "json", "quiet"))
     parser.add_argument("--resume", action="store_true", help="resume the last run")
-    parser.add_argument(
-        "--health-port", type=int, help="answer GET /health at this port of 127.0.0.1 meanwhile"
-    )
     layout, deployment, parsed = _opened(parser, argv)
-    pid = _pid(layout.server)
-    if pid is None:
+    if holder(layout.pid("server")) is None:
         raise SettingError(f"server: it is not running; idiolect deploy server {layout.folder}")
     directory = _directory(layout, deployment, parsed)
     at = layout.log.stat().st_size if layout.log.exists() else 0
     order = RunOrder(secrets.token_hex(8), str(directory), parsed.resume)
     if layout.request.exists():
         raise SettingError("server: a run is in progress; wait for it, or stop the server")
-    with nullcontext() if parsed.health_port is None else _health(layout, parsed.health_port):
-        write_document(layout.request, encode(order))
-        error = _follow(layout, order, at, parsed.output.quiet)
+    if layout.write_proposal(deployment):
+        say(f"federation.toml has changed: every site needs the new one ({layout.folder})")
+    write_document(layout.request, encode(order))
+    error = _follow(layout, order, at, parsed.output.quiet)
     if error:
         raise SettingError(f"{error} (run directory: {directory})")
     result = load(directory)
@@ -289,6 +292,8 @@ def _directory(layout: DeploymentFolder, deployment: Deployment, parsed: Any) ->
 
 def _follow(layout: DeploymentFolder, order: RunOrder, at: int, quiet: bool) -> str:
     """What the server says of the run until it has ended; why it could not, if so."""
+    pid = layout.pid("server")
+    seen = time.monotonic()  # the server
     while True:
         outcome = None
         if layout.outcome.exists():
@@ -305,7 +310,11 @@ def _follow(layout: DeploymentFolder, order: RunOrder, at: int, quiet: bool) -> 
                 say(line)
         if outcome is not None and outcome.order_id == order.order_id:
             return outcome.error
-        if _pid(layout.server) is None:
+        now = time.monotonic()
+        if holder(pid) is not None:
+            seen = now
+        # a server that was killed leaves its file, and something may start it again
+        elif not pid.exists() or now - seen > AWAY:
             raise SettingError(
                 "server: it has been stopped; the run is resumed when it starts again"
             )
@@ -313,19 +322,25 @@ def _follow(layout: DeploymentFolder, order: RunOrder, at: int, quiet: bool) -> 
 
 
 def _stop(argv: list[str]) -> None:
-    """Stop the server and the sites that were started from a folder."""
+    """Stop the server's processes of a folder; a round in progress is finished first."""
     layout, _, _ = _opened(_folder_parser("stop", _stop.__doc__), argv)
-    places = [layout.server, *sorted((layout.folder / "sites").glob("*"))]
-    running = {place: pid for place in places if (pid := _pid(place)) is not None}
-    for pid in reversed(list(running.values())):
-        with suppress(ProcessLookupError):  # it has ended just now
-            os.kill(pid, signal.SIGTERM)
+    stopped = [name for name in ("server", "superlink") if _end(name, layout.pid(name))]
+    say(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+def _end(name: str, path: Path) -> bool:
+    """End the process that holds a file; False where there is none."""
+    pid = holder(path)
+    if pid is None:
+        return False
+    with suppress(ProcessLookupError):  # it has ended just now
+        os.kill(pid, signal.SIGTERM)
     end = time.monotonic() + 90
-    while any(_pid(place) == pid for place, pid in running.items()):
+    while holder(path) == pid:
         if time.monotonic() > end:
-            raise SettingError("stop: they have not ended within 90 seconds")
+            raise SettingError(f"stop: {name} (process {pid}) has not ended within 90 seconds")
         time.sleep(0.2)
-    say(f"stopped: {len(running)}" if running else "nothing was running")
+    return True
 
 
 def _status(argv: list[str]) -> None:
@@ -379,8 +394,9 @@ def _certificates(argv: list[str]) -> None:
     """New test certificates for the server of a federation."""
     parser = _folder_parser("certificates", _certificates.__doc__)
     layout, deployment, _ = _opened(parser, argv)
-    certify(layout, deployment)
-    say(f"written: {layout.certificates}; every site needs the new ca.crt")
+    make_certificates(layout, deployment)
+    layout.write_proposal(deployment)
+    say(f"written: {layout.certificates}; every site needs the new federation.toml")
 
 
 def _folder_parser(command: str, text: str | None, output: tuple[str, ...] = ()) -> Parser:
@@ -395,21 +411,9 @@ def _opened(parser: Parser, argv: list[str]) -> tuple[DeploymentFolder, Deployme
     return DeploymentFolder(folder), Deployment.read(folder), parsed
 
 
-def _pid(place: Path) -> int | None:
-    """The supervisor that is at work in a folder; None where there is none."""
-    return holder(place / "pid")
-
-
-def _refuse_second(place: Path) -> None:
-    if (pid := _pid(place)) is not None:
-        raise SettingError(f"{place}: it is running already (process {pid})")
-
-
-def _supervise(file: Path) -> None:
-    """This process becomes the supervisor: one without torch."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "idiolect.deploy.flower.supervise", str(file)])
+def _refuse_second(layout: DeploymentFolder, role: str) -> None:
+    if (pid := holder(layout.pid(role))) is not None:
+        raise SettingError(f"{layout.folder}: its {role} is running already (process {pid})")
 
 
 def _warn_if_insecure(terms: Terms) -> None:
@@ -422,8 +426,8 @@ def _warn_if_insecure(terms: Terms) -> None:
 
 ACTIONS: dict[str, Callable[[list[str]], None]] = {
     "init": _init,
+    "superlink": _superlink,
     "server": _server,
-    "site": _site,
     "run": _run,
     "status": _status,
     "stop": _stop,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import socket
 import sys
@@ -25,6 +26,7 @@ from ...deploy.certificates import (
     make_site_keys,
 )
 from ...deploy.config import FEDERATION, Proposal
+from ...deploy.flower.process import become
 from ...deploy.models import SiteModels, export
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.consent import CONSENT, Consent, ConsentGate, proposed
@@ -33,6 +35,8 @@ from ...deploy.site.process import in_words, run_site, status
 from ...deploy.site.rules import Rules
 from ...deploy.site.screen import preview
 from ...deploy.site.state import SITE, SiteDescription, StateFolder, Usage
+from ...deploy.units import write_site_files
+from ...engine.carriers.flower import require
 from ...report.console import say
 from ...run.plan import Plan
 from ...run.predict import predict
@@ -62,7 +66,7 @@ class SiteOptions(Knobs):
 
 
 def host(argv: list[str]) -> None:
-    """Agree, start, key, status, export or predict."""
+    """Agree, start, connect, key, status, export or predict."""
     run_action("host", ACTIONS, argv, "host command")
 
 
@@ -233,7 +237,11 @@ def _decide(site: OwnSite, proposal: Proposal, code: str, as_json: bool = False)
         site.owned, site.rules.as_dict(), dataclasses.asdict(site.machine)
     )
     draft.signed(site.state).save(site.state)
-    _tell(f"agreed; {site.state / CONSENT} says so, signed with the key of this site")
+    path = site.owned.options.get("path")
+    if proposal.address:
+        write_site_files(site.state, proposal, Path(path) if path else None)
+    _tell(f"agreed: {site.state / CONSENT}, signed with the key of this site")
+    _tell(f"next: send {public} to the server's operator; README.md in {site.state} has the rest")
     return True
 
 
@@ -251,6 +259,30 @@ def _answer(code: str, given_code: str) -> bool:
     if not agrees:
         say("not agreed; nothing has left, and nothing will")
     return agrees
+
+
+def _connect(argv: list[str]) -> None:
+    """Connect your site to the server of its federation, in the foreground."""
+    parser = Parser("host connect", _connect.__doc__)
+    parser.add_argument("--state", required=True, help="the state directory of your site")
+    state = given_path(parser.parse(argv).state, "state").absolute()
+    require()
+    _readable(state / FEDERATION, f"idiolect host agree federation.toml --state {state}")
+    proposal = Proposal.read(state / FEDERATION)
+    if proposal.insecure:
+        say("warning: without TLS and keys everyone on the network can read and forge messages")
+    else:
+        _readable(state / SITE_KEY, f"idiolect host key --state {state}")
+    say(f"connecting to {shown(proposal.address)}; Ctrl-C stops")
+    become("idiolect.deploy.flower.node", state)  # a process without torch
+
+
+def _readable(path: Path, command: str) -> None:
+    """Refuse a file that is missing, or another user's."""
+    if not path.is_file():
+        raise SettingError(f"state: {path} is missing; {command} makes it")
+    if not os.access(path, os.R_OK):
+        raise SettingError(f"state: {path} cannot be read by this user")
 
 
 def _site_name(text: str) -> str:
@@ -377,6 +409,7 @@ def _owner(models: SiteModels, client: str | None) -> Any:
 ACTIONS = {
     "agree": _agree,
     "start": _start,
+    "connect": _connect,
     "key": _key,
     "status": _status,
     "export": _export,

@@ -10,7 +10,9 @@ Imports no torch, and Flower when it is needed.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -87,6 +89,7 @@ IDLE = 3.0  # seconds between two questions of a SuperNode that has nothing to d
 BUSY = (0.1, 1.0)  # the same during a run: at first, and at most
 STAYS_BUSY = 120.0  # seconds after the last message during which a run counts as in progress
 LOOKS = 0.1  # seconds between two looks for a message at the SuperNode
+RELAY = "relay"  # the name of the relay's thread where it is in the SuperNode's process
 
 
 def part(name: str) -> Any:
@@ -193,8 +196,30 @@ def _questions(state: Any) -> set[str]:
     return {key for key, metadata in messages.items() if not metadata.reply_to_message_id}
 
 
+class OwnSignals:
+    """Stands in for `os.kill`: Flower sends SIGINT to its own process on a reply 401.
+
+    In the relay's thread that is about the token of one task: its message alone is given up.
+    Elsewhere the key of this site was removed, and the SuperNode ends.
+    """
+
+    def __init__(self) -> None:
+        self.sent = False
+        self._kill = os.kill
+
+    def kill(self, process: int, number: int) -> None:
+        if process == os.getpid():
+            if threading.current_thread().name == RELAY:
+                raise PermissionError("the SuperNode refuses the token of this task")
+            self.sent = True
+        self._kill(process, number)
+
+
 def supernode(arguments: list[str]) -> None:
-    """`flower-supernode` with these arguments, quick while a run is in progress."""
+    """`flower-supernode` with these arguments, quick while a run is in progress.
+
+    It ends by SystemExit, with code 0 on a signal from outside and no other way.
+    """
     check("node")
     look_sooner()
     loop = vars(import_module(WHERE["_push_messages"]))
@@ -202,7 +227,15 @@ def supernode(arguments: list[str]) -> None:
     loop["_pull_and_store_message"] = forget_incomplete(loop["_pull_and_store_message"])
     loop["_push_messages"] = answer_all(loop["_push_messages"])
     sys.argv = ["flower-supernode", *arguments]
-    part("flower_supernode")()
+    signals = OwnSignals()
+    vars(os)["kill"] = signals.kill
+    try:
+        part("flower_supernode")()
+    except SystemExit as end:
+        if not signals.sent:
+            raise
+        raise SystemExit(1) from end
+    raise SystemExit(1)
 
 
 # -- a SuperLink -----------------------------------------------------------------------------------

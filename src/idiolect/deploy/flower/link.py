@@ -1,8 +1,8 @@
 """Flower's SuperLink, closed to all but sites and the server.
 
-    python -m idiolect.deploy.flower.link --key FILE --most BYTES ...
+    python -m idiolect.deploy.flower.link PLACE BYTES ...   (idiolect deploy superlink FOLDER)
 
-followed by the arguments of flower-superlink.
+PLACE is the folder with its key, BYTES the size of a message; arguments of flower-superlink follow.
 
 By itself a SuperLink lets everyone who reaches its port start runs and register nodes. Here that
 needs the operator's key. Sites use the Fleet API, where each proves its own key; the server uses
@@ -20,7 +20,13 @@ from typing import Any
 
 from ...core.knobs import SettingError
 from .internals import KEY, superlink
+from .process import Explanations, role
 
+NAME = "superlink"  # of the pid file
+MEANINGS = {
+    "No SuperNode found with the given public key": "a site was refused, for its key is not "
+    "registered: idiolect deploy add-site",
+}
 MOST_BODY = 256 << 20  # bytes of a request, unless another number is given
 AROUND = 1 << 20  # bytes that Flower may put around a message
 OPEN = ("/v1/fleet/", "/v1/runtime/", "/health")
@@ -70,15 +76,14 @@ async def _refuse(send: Send, status: int, text: bytes) -> None:
     await send({"type": "http.response.body", "body": text})
 
 
-def command(
+def arguments(
     host: str, port: int, place: Path, certificates: Path | None, most: int = MOST_BODY
 ) -> list[str]:
     """How it is started, with key, secret and database in a folder; None: without TLS.
 
     A message has `most` bytes.
     """
-    words = [sys.executable, "-m", __name__, "--key", f"{place / 'key'}", "--most", str(most)]
-    words += ["--host", host, "--port", str(port), "--isolation", "process"]
+    words = [f"{place}", str(most), "--host", host, "--port", str(port), "--isolation", "process"]
     words += ["--disable-runtime-dependency-installation"]
     words += ["--database", f"{place / 'superlink.db'}"]
     words += ["--superexec-auth-secret-file", f"{place / 'secret'}"]
@@ -89,16 +94,15 @@ def command(
     return [*words, "--ssl-keyfile", f"{certificates / 'server.key'}"]
 
 
-def main(arguments: list[str]) -> None:
-    if arguments[:1] != ["--key"] or arguments[2:3] != ["--most"] or len(arguments) < 4:
-        raise SystemExit("python -m idiolect.deploy.flower.link --key FILE --most BYTES ...")
-    key = Path(arguments[1]).read_bytes()
-    most = int(arguments[3]) + AROUND
-    superlink(arguments[4:], guard=partial(Guard, key=key, most=most))
+def main(place: Path, most: int, words: list[str]) -> None:
+    with role(place, NAME):
+        Explanations(MEANINGS).listen()
+        key = (place / "key").read_bytes()
+        superlink(words, guard=partial(Guard, key=key, most=most + AROUND))
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1:])
+        main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
     except SettingError as error:
         sys.exit(f"error: {error}")

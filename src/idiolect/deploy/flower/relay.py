@@ -3,10 +3,16 @@
 The site's process listens on a Unix socket, whose path its owner gives to the SuperNode:
 `--node-config 'socket="/path/host.sock"'`. A request is 8 bytes of length, little-endian, and a
 frame (`idiolect.host.calls`); so is the reply.
+
+    python -m idiolect.deploy.flower.relay ADDRESS SECRET_FILE
+
+answers the messages of a `flower-supernode --isolation process` with this Runtime API.
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from ..site.sockets import TooLarge, exchange
@@ -71,3 +77,9 @@ def __getattr__(name: str) -> Any:
     app = ClientApp()
     app.query()(relay)
     return app
+
+
+if __name__ == "__main__":
+    from .internals import answer
+
+    answer(sys.argv[1], Path(sys.argv[2]).read_bytes(), relay)

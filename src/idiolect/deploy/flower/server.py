@@ -1,7 +1,5 @@
 """The server's process of a deployed federation: it waits for runs, and has them carried out.
 
-    python -m idiolect.deploy.flower.server FOLDER
-
 A run is wanted when server/wanted.json says so. Each is a Flower run whose ServerApp
 (`deploy.flower.server_app`) is started here as `flwr-serverapp`, with the token of its task in a
 file: in place of Flower's SuperExec, which would show the token in the list of processes. The order
@@ -35,12 +33,14 @@ from ..config import Deployment, Terms
 from ..folder import DeploymentFolder, RunOrder, RunOutcome, write_app
 from ..logs import RotatingLog
 from .internals import Operator
-from .supervise import die_with_parent
+from .process import NO_ANSWER, Explanations, die_with_parent, role
 
+NAME = "server"  # of the pid file
 NODES = "nodes.json"  # which node has which key
 LAST = "flower-run"  # the number of the Flower run that was started last
 TOKEN = "token"  # what opens the task of the run that is carried out
 LOOK = 0.5  # seconds
+AWAY = "the SuperLink does not answer; waiting for it: idiolect deploy superlink"
 STEADY = 60.0  # seconds after which a ServerApp that ends is taken to have worked
 MOST_ENDS = 5  # how often in a row it may end sooner, without an outcome
 
@@ -138,14 +138,13 @@ class FlowerServer:
         """Runs, one after the other, until the process is stopped."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self.stop)
-        self.register()
         while not self.stopping:
             if self.layout.request.exists():
-                order = read_document(self.layout.request, RunOrder)
-                self.register()
-                self.carry_out(order)
+                self.files = None
+            self._register_changes()
+            if self.layout.request.exists():
+                self.carry_out(read_document(self.layout.request, RunOrder))
             else:
-                self._register_changes()
                 time.sleep(LOOK)
 
     def carry_out(self, order: RunOrder) -> None:
@@ -158,8 +157,8 @@ class FlowerServer:
             if self.stopping or not self.layout.request.exists():
                 return
             if ends >= MOST_ENDS:
-                error = f"server: the run has ended {ends} times without a result ({code}); see "
-                error += f"{self.layout.server / 'log' / 'server.txt'}"
+                error = f"server: the run has ended {ends} times without a result ({code}); what "
+                error += "idiolect deploy server prints says why"
                 write_document(self.layout.outcome, encode(RunOutcome(order.order_id, error)))
                 self.layout.request.unlink(missing_ok=True)
                 return
@@ -225,14 +224,8 @@ def say(layout: DeploymentFolder, text: str) -> None:
         log.write(f"{line}\n".encode())
 
 
-def main(arguments: list[str]) -> int:
-    try:
-        FlowerServer(Path(arguments[0])).work()
-    except SettingError as error:
-        print(f"error: {shown(error)}", file=sys.stderr, flush=True)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def run_server(layout: DeploymentFolder) -> None:
+    """The server of a folder, until it is stopped."""
+    with role(layout.server, NAME):
+        Explanations({NO_ANSWER: AWAY}, lambda text: say(layout, text)).listen()
+        FlowerServer(layout.folder).work()
