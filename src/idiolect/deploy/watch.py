@@ -23,6 +23,7 @@ from ..core.text import plural, shown
 from ..report.format import size
 from .certificates import expiry
 from .config import Deployment
+from .exclusions import Exclusions
 from .folder import DeploymentFolder, RunOutcome
 from .pidfile import holder
 
@@ -47,6 +48,7 @@ class SiteStatus:
     bytes_down: int
     put_out: bool
     reason: str  # why it was put out or takes no part; "" where it does
+    put_out_at: float = 0.0  # when, in seconds since 1970; 0: it is not
 
 
 @dataclass
@@ -102,6 +104,8 @@ def status(folder: Path) -> dict[str, Any]:
     deployment = Deployment.read(folder)
     pid = holder(layout.server / "pid")
     run = read_status(layout)
+    if run is not None and pid is None:
+        _note_readmitted(run)
     outcome = read_document(layout.outcome, RunOutcome) if layout.outcome.exists() else None
     names = [path.stem for path in sorted(layout.keys.glob("*.pub"))]
     certificates = {} if deployment.terms.insecure else expiry(layout.certificates)
@@ -122,6 +126,15 @@ def read_status(layout: DeploymentFolder) -> ServerStatus | None:
     """The run that the server carries out, or its last one; None where there was none."""
     path = layout.status
     return read_document(path, ServerStatus) if path.exists() else None
+
+
+def _note_readmitted(run: ServerStatus) -> None:
+    """Who was readmitted since the server has stopped is not put out any more."""
+    out = {exclusion.site for exclusion in Exclusions(Path(run.directory)).read()}
+    for site in run.sites:
+        if site.put_out and site.put_out_at and site.site not in out:
+            site.put_out, site.put_out_at = False, 0.0
+            site.reason = "readmitted; it is greeted when the run is resumed"
 
 
 def in_words(facts: dict[str, Any], now: float | None = None) -> list[str]:
@@ -166,7 +179,8 @@ def _run_lines(run: dict[str, Any], facts: dict[str, Any], now: float) -> list[s
     for site in sites:
         if site["reason"]:
             word = "put out" if site["put_out"] else "takes no part" if not site["here"] else "last"
-            lines.append(f"{site['site']}: {word}: {site['reason']}")
+            when = f" ({_ago(site['put_out_at'], now)})" if site["put_out_at"] else ""
+            lines.append(f"{site['site']}: {word}: {site['reason']}{when}")
     return lines
 
 

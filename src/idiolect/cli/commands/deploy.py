@@ -32,11 +32,12 @@ from ...data.read.tables import (
     with_one_client,
 )
 from ...deploy.config import Deployment, Terms
+from ...deploy.exclusions import readmit
 from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
 from ...deploy.pidfile import holder
 from ...deploy.registry import NUMBERED
 from ...deploy.site.data import NO_WEIGHTS
-from ...deploy.watch import HealthServer, health, in_words, status
+from ...deploy.watch import HealthServer, health, in_words, read_status, status
 from ...report.console import say
 from ...report.tables import results_table
 from ...run.plan import Plan, row_spec
@@ -366,6 +367,18 @@ def _remove_site(argv: list[str]) -> None:
     say(f"{parsed.name} is removed; a running server asks it no more from the next round on")
 
 
+def _readmit(argv: list[str]) -> None:
+    """Take a site that was put out of the last run back in, from its next round on."""
+    parser = _folder_parser("readmit", _readmit.__doc__)
+    parser.add_argument("name", help="what the site is called, as deploy status shows it")
+    layout, _, parsed = _opened(parser, argv)
+    run = read_status(layout)
+    if run is None:
+        raise SettingError("name: nobody is put out; no run has been started")
+    readmit(Path(run.directory), parsed.name)
+    say(f"{parsed.name} is readmitted; it is asked from the next round on")
+
+
 def _refuse_insecure(terms: Terms) -> None:
     if terms.insecure:
         raise SettingError("insecure: this federation has no keys, and everyone may connect")
@@ -426,5 +439,6 @@ ACTIONS: dict[str, Callable[[list[str]], None]] = {
     "add-site": _add_site,
     "remove-site": _remove_site,
     "rotate-key": _rotate_key,
+    "readmit": _readmit,
     "certificates": _certificates,
 }
