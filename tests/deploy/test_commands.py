@@ -21,6 +21,7 @@ import idiolect as il
 from deploy.flower_federation import Federation
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
+from idiolect.data.read.tables import scale_knob
 from idiolect.deploy.certificates import (
     check_certificate,
     make_authority,
@@ -169,7 +170,9 @@ def test_init_takes_the_form_of_the_data_from_a_table(tmp_path, capsys):
     words += ["--like", str(table), "--target", "outcome", "--drop", "id"]
     assert main(["deploy", "init", str(tmp_path / "fed"), *words]) == 0
     read = Deployment.read(tmp_path / "fed")
-    assert read.data == {**TABLE, "features": ["age", "pressure"]}
+    # scaled by the means of all sites, as in any other run
+    assert read.data == {**TABLE, "features": ["age", "pressure"], "scale": "federated"}
+    assert read.data["scale"] == scale_knob().default
     assert read.plan.method_fields == {"p": 1, "dim": 7}
     assert read.plan.run_settings == {"rounds": 4, "engine": "flower"}
     assert read.terms.sites == 3

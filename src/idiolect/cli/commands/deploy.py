@@ -79,8 +79,9 @@ class InitOptions(Knobs):
     time: str = knob("", "column of --like with times; no feature")
     weight: str = knob("", "refused: sites go by numbers of samples; --drop leaves the column out")
     scale: str = knob(
-        "client",
-        "client: each site by its own means; federated: by those of all, from counts and sums",
+        "federated",
+        "federated: by the means of all sites, from counts and sums, as in idiolect init; client: "
+        "each site by its own",
     )
     data: str = knob("", f"in place of a table: {', '.join(DATASETS.built_in)}")
     demo: bool = knob(False, "make the private keys of the sites here: all are on this machine")
