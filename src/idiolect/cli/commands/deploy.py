@@ -34,6 +34,7 @@ from ...data.read.tables import (
 from ...deploy.config import Deployment, Terms
 from ...deploy.exclusions import readmit
 from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, certify, create
+from ...deploy.page import write_server_page
 from ...deploy.pidfile import holder
 from ...deploy.registry import NUMBERED
 from ...deploy.site.data import NO_WEIGHTS
@@ -45,7 +46,7 @@ from ...run.result import Result
 from ...study.load import load
 from ...task.losses import LOSSES
 from ..options import Parser, peek, run_action
-from ..output import emit
+from ..output import add_page, emit, page_path
 
 MOST_CLASSES = 100  # distinct values of a target that is taken as classes
 INIT_EXAMPLES = """For example:
@@ -329,8 +330,12 @@ def _stop(argv: list[str]) -> None:
 def _status(argv: list[str]) -> None:
     """How far the server of a federation is, with whom, and who was put out."""
     parser = _folder_parser("status", _status.__doc__, ("json",))
+    add_page(parser)
     layout, _, parsed = _opened(parser, argv)
     facts = status(layout.folder)
+    if parsed.page:
+        write_server_page(page_path(parsed.page), facts)
+        say(f"written: {parsed.page}")
     print(json.dumps(facts) if parsed.output.json else "\n".join(in_words(facts)))
 
 

@@ -15,6 +15,7 @@ from ...data import DATASETS
 from ...data.read.tables import ROLES, SUFFIXES, TableFile, clean_cells, file_alike
 from ...deploy.certificates import SITE_KEY, SITE_PUBLIC, make_site_key
 from ...deploy.models import SiteModels, export
+from ...deploy.page import write_site_page
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.data import SiteData
 from ...deploy.site.process import in_words, run_site, status
@@ -23,6 +24,7 @@ from ...deploy.site.state import StateFolder
 from ...report.console import say
 from ...run.predict import predict
 from ..options import Parser, SettingsFile, peek, run_action
+from ..output import add_page, page_path
 from ..portable import write_one
 from .models import CSV_FILE, add_format, check_format, csv_path, show_prediction
 
@@ -135,8 +137,13 @@ def _key(argv: list[str]) -> None:
 
 def _status(argv: list[str]) -> None:
     """What has left your site so far, in plain words."""
-    parsed = _reader("status", _status.__doc__).parse(argv)
+    parser = _reader("status", _status.__doc__)
+    add_page(parser)
+    parsed = parser.parse(argv)
     facts = status(given_path(parsed.state, "state"))
+    if parsed.page:
+        write_site_page(page_path(parsed.page), facts)
+        say(f"written: {parsed.page}")
     print(json.dumps(facts) if parsed.output.json else "\n".join(map(shown, in_words(facts))))
 
 

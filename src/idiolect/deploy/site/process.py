@@ -18,6 +18,8 @@ from .site import Site
 from .sockets import SocketServer
 from .state import ROWS, StateFolder, Usage
 
+NO_PRIVACY = "none is accounted (messages carry no noise)"
+
 
 def run_site(
     owned: SiteData,
@@ -80,6 +82,7 @@ def status(state: Path) -> dict[str, Any]:
         "left": encode(Usage.load(state)),
         "rules": description.rules,
         "log": str(folder.messages),
+        "privacy": None,  # spent: none is accounted
     }
 
 
@@ -99,7 +102,7 @@ def in_words(facts: dict[str, Any]) -> list[str]:
     """The same for the owner, a line each."""
     usage = facts["left"]
     here = f"is running (process {facts['pid']})" if facts["running"] else "is not running"
-    lines = [f"{facts['site']} {here}; data: {_data(facts['data'])}"]
+    lines = [f"{facts['site']} {here}; data: {data_name(facts['data'])}"]
     run = facts["run"]
     if run is None:
         lines.append("It has agreed to nothing yet.")
@@ -117,28 +120,35 @@ def in_words(facts: dict[str, Any]) -> list[str]:
     figures = [f"{name} ({plural(count, 'time')})" for name, count in usage["metrics"].items()]
     lines.append(f"Figures of evaluations that left: {', '.join(figures) or 'none'}")
     lines.append(f"Refused: {plural(usage['refused'], 'message')}")
-    lines.append(f"Last contact: {_ago(usage['last_contact'])}")
-    lines += _caps(Rules(**facts["rules"]), usage)
+    lines.append(f"Last contact: {last_contact(usage['last_contact'])}")
+    shares = caps(facts["rules"], usage)
+    if shares:
+        words = (f"{count:,} of {most:,} {name}" for name, (count, most) in shares.items())
+        lines.append(f"Used of what you allow: {', '.join(words)}")
+    lines.append(f"Privacy spent: {NO_PRIVACY}")
     lines.append(f"Log of all messages: {facts['log']}")
     return lines
 
 
-def _data(data: dict[str, Any]) -> str:
+def data_name(data: dict[str, Any]) -> str:
+    """The file, or the name of a data set."""
     return str(data["options"].get("path") or data["data"])
 
 
-def _caps(rules: Rules, usage: dict[str, Any]) -> list[str]:
-    caps = {
-        "rounds": (usage["rounds"], rules.max_rounds),
-        "evaluations": (usage["evaluations"], rules.most_evaluations),
-        "questions about the data": (len(usage["questions"]), rules.max_questions),
-        "numbers": (usage["numbers"], rules.max_numbers),
+def caps(rules: dict[str, Any], usage: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """What is used of what the owner allows, where that has a limit."""
+    own = Rules(**rules)
+    counts = {
+        "rounds": (usage["rounds"], own.max_rounds),
+        "evaluations": (usage["evaluations"], own.most_evaluations),
+        "questions about the data": (len(usage["questions"]), own.max_questions),
+        "numbers": (usage["numbers"], own.max_numbers),
     }
-    shares = [f"{count:,} of {most:,} {name}" for name, (count, most) in caps.items() if most]
-    return [f"Used of what you allow: {', '.join(shares)}"] if shares else []
+    return {name: (count, most) for name, (count, most) in counts.items() if most}
 
 
-def _ago(moment: str) -> str:
+def last_contact(moment: str) -> str:
+    """When, and how long ago."""
     if not moment:
         return "never"
     then = datetime.strptime(moment, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
