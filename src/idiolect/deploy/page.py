@@ -25,20 +25,20 @@ body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem; background: var(-
 h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 }
 h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--line) }
 p { margin: .25rem 0 } .soft { color: var(--soft) } .bad { color: var(--bad) }
-dl { display: grid; grid-template-columns: minmax(8rem, 14rem) 1fr; gap: .25rem 1rem; margin: 0 }
+dl { display: grid; grid-template-columns: 14rem 1fr; gap: .25rem 1rem; margin: 0 }
 dt { color: var(--soft) } dd { margin: 0 }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; width: 100%; overflow-wrap: normal }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top }
-th { color: var(--soft); font-weight: normal }
+th { color: var(--soft); font-weight: normal } td + td, th { white-space: nowrap }
 td { font-variant-numeric: tabular-nums }
 td:first-child { min-width: 7rem; max-width: 18rem; overflow-wrap: anywhere }
-th.number, td.number { text-align: right; white-space: nowrap }
+th.number, td.number { text-align: right }
 .bar { margin: .5rem 0 } .bar div { background: var(--track); height: .6rem; border-radius: .3rem;
   overflow: hidden; print-color-adjust: exact; -webkit-print-color-adjust: exact }
 .bar span { display: block; height: 100%; background: var(--bar) }
-@media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0 } dd { margin-bottom: .5rem } }
+@media (max-width: 36rem) { dl { grid-template-columns: 1fr; gap: 0 } dd { margin-bottom: .5rem } }
 @media print { body { max-width: none; padding: 0 } h2, tr, .bar { break-inside: avoid } }
 """
 
