@@ -211,7 +211,9 @@ def _table(sites: list[dict[str, Any]], now: float) -> list[str]:
         traffic = (size(site["bytes_up"]), size(site["bytes_down"]))
         name = shown(site["site"])
         name = name if len(name) <= 18 else f"{name[:17]}…"
-        rows.append((name, state_of_site(site), ago(site["seen"], now), *map(str, numbers), *traffic))
+        rows.append(
+            (name, state_of_site(site), ago(site["seen"], now), *map(str, numbers), *traffic)
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = []
     for row in rows:
