@@ -28,6 +28,7 @@ from idiolect.cli.main import main
 from idiolect.core.documents import encode
 from idiolect.core.files import read_document, write_document
 from idiolect.core.knobs import SettingError
+from idiolect.data.read.tables import scale_knob
 from idiolect.deploy.certificates import (
     check_certificate,
     make_authority,
@@ -113,7 +114,9 @@ def test_a_servers_folder_has_what_a_server_needs_and_no_private_key_of_a_site(t
 def test_a_demo_has_the_state_directories_of_its_sites_too(tmp_path):
     layout = made(tmp_path / "fed")
     keys = {"keys/site-1.pub", "keys/site-2.pub"}
-    sites = {f"sites/{n}/state/{name}" for n in (1, 2) for name in {*SITE_FILES, "node.key"}}
+    sites = {
+        f"sites/{n}/state/{name}" for n in (1, 2) for name in {*SITE_FILES, "node.key", "node.pub"}
+    }
     assert files_in(layout.folder) == SERVER_FILES | keys | sites
     assert stat.S_IMODE((layout.site(1) / "state" / "node.key").stat().st_mode) == 0o600
 
@@ -265,7 +268,9 @@ def test_init_takes_the_form_of_the_data_from_a_table(tmp_path, capsys):
     words += ["--like", str(table), "--target", "outcome", "--drop", "id"]
     assert main(["deploy", "init", str(tmp_path / "fed"), *words]) == 0
     read = Deployment.read(tmp_path / "fed")
-    assert read.data == {**TABLE, "features": ["age", "pressure"]}
+    # scaled by the means of all sites, as in any other run
+    assert read.data == {**TABLE, "features": ["age", "pressure"], "scale": "federated"}
+    assert read.data["scale"] == scale_knob().default
     assert read.plan.method_fields == {"p": 1, "dim": 7}
     assert read.plan.run_settings == {"rounds": 4, "engine": "flower"}
     assert read.terms.sites == 3

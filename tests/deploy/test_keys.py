@@ -227,7 +227,7 @@ def test_init_writes_what_columns_hold(tmp_path, capsys):
     table = tmp_path / "like.csv"
     rows = [f"{40 + k},{'fm'[k % 2]},{k % 3 == 0},{'ny'[k % 2]}" for k in range(30)]
     table.write_text("age,sex,smoker,outcome\n" + "\n".join(rows))
-    words = ["--like", str(table), "--target", "outcome", "--scale", "federated"]
+    words = ["--like", str(table), "--target", "outcome"]
     assert main(["deploy", "init", str(tmp_path / "a"), *words]) == 0
     data = Deployment.read(tmp_path / "a").data
     kinds = dict(zip(data["features"], data["kinds"], strict=True))

@@ -306,6 +306,33 @@ def test_categories_of_few_rows_are_not_named(tmp_path):
     assert census.facts["inputs"] == [["torch.float32", [3]]]
 
 
+@pytest.mark.parametrize("column, names", [("name", ["patient 3", "x"]), ("age", [61.5, 1.5])])
+def test_guessed_categories_of_few_rows_leave_no_trace_in_messages(tmp_path, column, names):
+    """A preparation with names out of a directory, or values: which of them are in the table?"""
+    frame = table(80)
+    frame["name"] = [f"patient {k}" for k in range(80)]
+    frame.loc[7, "age"] = 61.5
+    at = with_table(tmp_path / "s", frame, valid="0", test="0")
+    guesses = {"kind": "category", "categories": names, "missing": False}
+    prepared = combine([column], [{column: guesses}], [{}]).as_dict()
+    plan = plan_of("fedavg", {"lr": 0.1}, batching="full")
+    server = Attacker(at, plan, data=form([column], preparation=prepared)).enter()
+    reply = at.ask(server.order(0))
+    up = reply.tensors["matrix"][:, wire.HEADER.itemsize :].contiguous().view(torch.float64)
+    weights, bias = up[0, :4].reshape(2, 2), up[0, 4:]  # of a linear model: two classes
+    assert not weights.any() and bias.any()
+    assert at.site.agreed.federation.preparation.as_dict() == prepared  # for models at the site
+
+
+def test_a_category_of_enough_rows_is_learnt_from(tmp_path):
+    at = with_table(tmp_path / "s", table(80), valid="0", test="0")
+    prepared = combine(
+        ["sex"], [{"sex": {"kind": "category", "categories": ["f", "m"], "missing": False}}], [{}]
+    ).as_dict()
+    Attacker(at, plan_of("fedavg"), data=form(["sex"], preparation=prepared)).enter()
+    assert at.site.agreed.federation.inputs.sum(1).tolist() == [1.0] * 80
+
+
 def test_few_missing_values_are_not_mentioned(tmp_path):
     frame = with_gaps()
     at = with_table(tmp_path / "s", frame, valid="0", test="0")

@@ -372,6 +372,22 @@ def test_nobody_is_put_out_because_training_diverges(tmp_path, monkeypatch):
     assert not [line for line in lines if "put out" in line]
 
 
+def test_a_site_whose_messages_make_the_others_diverge_does_not_have_them_put_out(
+    tmp_path, monkeypatch
+):
+    """Its own are finite, and count; theirs are not finite, from a model that it has spoilt."""
+    monkeypatch.setattr("idiolect.deploy.rounds.MOST_FAULTS", 1)
+    from deploy.test_server import not_a_number
+
+    wires = Wires(three(DATA))
+    wires.tamper = lambda node, asked, said: (
+        not_a_number(said) if node != 102 and Call.open(asked).kind == "update" else said
+    )
+    _, lines = attacked(wires, tmp_path, sites=3)
+    assert not [line for line in lines if "put out" in line]
+    assert wires.sites[100].calls.count("update") == 3
+
+
 # -- time ------------------------------------------------------------------------------------------
 def test_a_key_that_is_there_twice_among_many_is_noticed_in_linear_time():
     keys = ",".join(f'"{k}":0' for k in range(200_000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from json import dumps
 from pathlib import Path
 from typing import Any
 
-from ..core.files import given_folder, resume_command
-from ..core.knobs import Knobs, knob
+from ..core.files import given_folder, given_path, resume_command
+from ..core.knobs import Knobs, SettingError, knob
 from ..report.clients import clients_view
 from ..report.console import ERR, OUT
 from ..report.plots import AXES
@@ -87,6 +88,19 @@ def emit(as_json: bool, value: Any, *views: Any) -> None:
         return
     for view in views:
         OUT.print(view, highlight=False)
+
+
+def add_page(parser: ArgumentParser) -> None:
+    """The flag --page."""
+    parser.add_argument("--page", metavar="FILE.html", help="also write it as a page for a browser")
+
+
+def page_path(text: str) -> Path:
+    """The file that a page is written to."""
+    path = given_path(text, "page")
+    if path.suffix.lower() not in (".html", ".htm") or not path.parent.is_dir():
+        raise SettingError(f"page must be a file FILE.html in a folder that exists, got {text!r}")
+    return path
 
 
 @contextmanager

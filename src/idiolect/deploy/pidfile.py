@@ -7,6 +7,7 @@ the operating system's, and ends with the process, however that ends.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -16,15 +17,19 @@ from ..core.knobs import SettingError
 MOST = 20  # bytes of a number
 
 
-def hold(path: Path) -> IO[bytes]:
+def hold(
+    path: Path, seconds: float = 0.0, refusal: Callable[[int | None], str] | None = None
+) -> IO[bytes]:
     """Write this process into a file and lock it, until the file is closed or the process ends.
 
-    SettingError where another process holds it.
+    SettingError where another process holds it for `seconds`; `refusal` words it.
     """
     file = open(path, "a+b", opener=private_opener)  # noqa: SIM115 (open while the process lives)
-    if not lock_file(file):
+    if not lock_file(file, seconds):  # `holder` locks it for a moment
         file.close()
-        raise SettingError(f"{path.parent}: it is running already (process {holder(path)})")
+        pid = holder(path)
+        text = f"{path.parent}: it is running already (process {pid})"
+        raise SettingError(text if refusal is None else refusal(pid))
     file.truncate(0)
     file.write(str(os.getpid()).encode())
     file.flush()

@@ -26,6 +26,7 @@ from ..data.splits import SPLITS
 from ..engine.carriers import SiteCarrier
 from ..host.calls import FAILED, MOST_FACTS, REFUSED, Call
 from .config import FederationTerms
+from .exclusions import Exclusions
 from .site.agreement import DTYPES, MOST_NAME, ArrayForm, SiteCensus, read_form
 
 LOOK = 0.5  # seconds between two looks at who is there
@@ -124,6 +125,7 @@ class SiteRecord:
     faults: int = 0  # replies in a row that no honest site sends
     refusals: int = 0  # refusals in a row
     put_out: bool = False  # for the rest of the run
+    put_out_at: float = 0.0  # when, in seconds since 1970
 
 
 @dataclass
@@ -144,6 +146,7 @@ class SiteRegistry:
     proposal: FederationTerms  # what the owners of the sites must agree to first
     agreement: dict[str, Any]  # what a run is about: the facts of the call "agree"
     tell: Callable[[str], None]
+    exclusions: Exclusions  # who is put out, on disk
     same_node: bool = True  # nodes are authenticated: a site keeps its node
     # terms of enrolment besides wire ids: checksum of the contract, whether any client of the
     # run has validation data
@@ -173,6 +176,8 @@ class SiteRegistry:
     def look(self, seconds: float = 0.0) -> None:
         """Greet new nodes and handle replies, waiting up to `seconds` for the first one."""
         online = self.network.online()
+        for node in self.exclusions.readmitted():
+            self._readmit(node)
         registered = self.network.registered()
         if registered is not None:
             for node in {*online, *self._names} - set(registered):
@@ -271,9 +276,26 @@ class SiteRegistry:
     def put_out(self, node: int, reason: str) -> None:
         """For the rest of the run, this node takes no part; the others do."""
         record = self.record(node, self._name_of(node))
-        record.put_out, record.reason = True, reason[:MOST_REASON]
+        record.put_out, record.put_out_at, record.reason = True, time.time(), reason[:MOST_REASON]
         self._forget(node)
+        self.exclusions.add(record.name, node, record.reason)
         self._once(node, f"{record.name} is put out of this run: {record.reason}")
+
+    def load_exclusions(self) -> None:
+        """Who was put out before the server was started again still is."""
+        for out in self.exclusions.read():
+            node = int(out.node)
+            record = SiteRecord(out.site, node, reason=out.reason)
+            record.put_out, record.put_out_at = True, out.time
+            self.records[node] = record
+            self.tell(f"{out.site} is put out of this run: {out.reason}")
+
+    def _readmit(self, node: int) -> None:
+        """The operator has taken a site back in."""
+        record = self.record(node)
+        record.put_out, record.faults, record.reason = False, 0, ""
+        self._left_out.pop(node, None)
+        self._once(node, f"{record.name} is readmitted by the operator")
 
     def _remove(self, node: int) -> None:
         """A node whose key the operator has removed."""
@@ -320,12 +342,15 @@ class SiteRegistry:
             raise ValueError(f"site must be a short name, got {name[:40]!r}")
         self._check_name(node, name)
         site = self.enrolled.get(name) or self.agreed.get(name)
-        if site is not None and site.node != node:
+        earlier = site.node if site is not None else self._put_out_node(name, node)
+        if earlier != node:
             registered = self.network.registered() or {}
-            rotated = registered.get(node) == name and site.node not in registered
-            if not rotated and (self.same_node or site.node in self.network.online()):
-                raise ValueError(f"{name!r} is the name of another site (node {site.node})")
-            self._move(site, node, pardoned=rotated)
+            rotated = registered.get(node) == name and earlier not in registered
+            if not rotated and (self.same_node or earlier in self.network.online()):
+                raise ValueError(f"{name!r} is the name of another site (node {earlier})")
+            self._move(name, earlier, node, pardoned=rotated)
+            if site is not None:
+                site.node = node
             if self.records[node].put_out:
                 return
         talk.name = name
@@ -347,17 +372,31 @@ class SiteRegistry:
         else:
             self.ask_agreement(node, talk.name)
 
-    def _move(self, site: RegisteredSite, node: int, pardoned: bool) -> None:
+    def _put_out_node(self, name: str, node: int) -> int:
+        """Where a site was put out that has not agreed to anything; else `node`.
+
+        With keys a key is put out, and another site may have the name that it had taken.
+        """
+        records = [r for r in self.records.values() if r.put_out and r.name == name]
+        if self.same_node:
+            registered = self.network.registered() or {}
+            own = registered.get(node) == name
+            records = [record for record in records if own and record.node not in registered]
+        return next((record.node for record in records), node)
+
+    def _move(self, name: str, earlier: int, node: int, pardoned: bool) -> None:
         """A site is back at another node: what is known of it goes with it.
 
         One that was put out still is, unless the operator has registered another key of it.
         """
-        record = self.records.pop(site.node, None) or SiteRecord(site.name, node)
+        record = self.records.pop(earlier, None) or SiteRecord(name, node)
         record.node = node
         if pardoned:
             record.put_out, record.faults, record.reason = False, 0, ""
+        if record.put_out:
+            self.exclusions.add(name, node, record.reason)
+        self.exclusions.remove(earlier)
         self.records[node] = record
-        site.node = node
 
     def _check_name(self, node: int, name: str) -> None:
         """Refuse, by ValueError, a name that is not this node's own.

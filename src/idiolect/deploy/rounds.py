@@ -100,8 +100,10 @@ class SiteRounds(Rounds):
 
     def _record(self) -> None:
         """What became of each site's messages, for whoever watches; who breaks rules is put out."""
-        # where nobody's messages count, training has diverged, or a quorum is missing
-        any_counted = any(counted for *_, counted in self.remote.tallies.values())
+        # where the messages of most do not count, training has diverged (one malicious site is
+        # enough for that), or a quorum is missing: it is nobody's fault that can be named
+        sites = [counted > 0 for heard, _, counted in self.remote.tallies.values() if heard]
+        most_counted = 2 * sum(sites) > len(sites)
         for n, (heard, received, counted) in self.remote.tallies.items():
             record = self.registry.record(self.sites[n].node, self.sites[n].name)
             no_reply = self.remote.no_replies.get(n)
@@ -117,7 +119,7 @@ class SiteRounds(Rounds):
                 record.missing += heard - counted
                 record.reason = f"{no_reply.reason}: {no_reply.text}".rstrip(": ")
             malformed = no_reply is not None and no_reply.reason == "malformed"
-            if malformed or (no_reply is None and heard and not counted and any_counted):
+            if malformed or (no_reply is None and heard and not counted and most_counted):
                 self._blame(n, no_reply)
 
     def _blame(self, n: int, no_reply: NoReply | None) -> None:

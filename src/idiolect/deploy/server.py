@@ -2,7 +2,7 @@
 
 Directory, ledger, metrics, checkpoints and record are those of every engine. Beside them lies
 sites.json: who takes part under which wire ids. It is written before a site's first round, so that
-a server that was killed finds everyone again.
+a server that was killed finds everyone again. Who was put out is in put-out/ (exclusions.py).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from ..server.server import Server
 from ..task.task import Task
 from ..wire.ledger import Ledger
 from .config import MISSING, Deployment, FederationTerms, Terms, agreed_form, kinds_of_columns
+from .exclusions import Exclusions
 from .registry import RegisteredSite, SiteRegistry, census_of
 from .rounds import SiteRounds
 from .site.agreement import read_form
@@ -77,7 +78,9 @@ def serve(
         run_id = RunIdentity.read(directory).id if resume else secrets.token_hex(16)
         run = run_number(run_id, settings.seed)
         terms = FederationTerms.of(deployment.terms.name, deployment.run_plan, deployment.data)
-        registry = SiteRegistry(network, terms, _agreement(deployment, run, settings), tell)
+        agreement = _agreement(deployment, run, settings)
+        registry = SiteRegistry(network, terms, agreement, tell, Exclusions(directory))
+        registry.load_exclusions()
         registry.same_node = not deployment.terms.insecure
         watched = _watched(status, deployment, directory, settings, registry)
         registry.most_clients = deployment.terms.most_clients
@@ -169,6 +172,7 @@ class WatchedRun:
                     **sent,
                     put_out=record.put_out,
                     reason=record.reason,
+                    put_out_at=record.put_out_at if record.put_out else 0.0,
                 )
             )
         return sorted(rows, key=lambda row: row.site)

@@ -23,8 +23,10 @@ from ..core.text import plural, shown
 from ..report.format import size
 from .certificates import expiry
 from .config import Deployment
+from .exclusions import Exclusions
 from .folder import ROLES, DeploymentFolder, RunOutcome
 from .pidfile import holder
+from .site.process import NO_PRIVACY
 
 EVERY = 1.0  # seconds between two writes while nothing but time has passed
 WIDTH = 80  # columns of the text
@@ -47,6 +49,7 @@ class SiteStatus:
     bytes_down: int
     put_out: bool
     reason: str  # why it was put out or takes no part; "" where it does
+    put_out_at: float = 0.0  # when, in seconds since 1970; 0: it is not
 
 
 @dataclass
@@ -101,6 +104,8 @@ def status(folder: Path) -> dict[str, Any]:
     layout = DeploymentFolder(folder)
     deployment = Deployment.read(folder)
     run = read_status(layout)
+    if run is not None and holder(layout.pid("server")) is None:
+        _note_readmitted(run)
     outcome = read_document(layout.outcome, RunOutcome) if layout.outcome.exists() else None
     names = [path.stem for path in sorted(layout.keys.glob("*.pub"))]
     certificates = {} if deployment.terms.insecure else expiry(layout.certificates)
@@ -113,6 +118,7 @@ def status(folder: Path) -> dict[str, Any]:
         "certificates": certificates,  # file -> last second of its validity
         "run": None if run is None else encode(run),
         "error": outcome.error if outcome is not None else "",
+        "privacy": None,  # spent: none is accounted
     }
 
 
@@ -127,6 +133,15 @@ def read_status(layout: DeploymentFolder) -> ServerStatus | None:
     return read_document(path, ServerStatus) if path.exists() else None
 
 
+def _note_readmitted(run: ServerStatus) -> None:
+    """Who was readmitted since the server has stopped is not put out any more."""
+    out = {exclusion.site for exclusion in Exclusions(Path(run.directory)).read()}
+    for site in run.sites:
+        if site.put_out and site.put_out_at and site.site not in out:
+            site.put_out, site.put_out_at = False, 0.0
+            site.reason = "readmitted; it is greeted when the run is resumed"
+
+
 def in_words(facts: dict[str, Any], now: float | None = None) -> list[str]:
     """The same as lines of at most 80 columns."""
     now = time.time() if now is None else now
@@ -137,7 +152,7 @@ def in_words(facts: dict[str, Any], now: float | None = None) -> list[str]:
     if facts["insecure"]:
         lines.append("Without TLS and keys: everyone on the network can read and forge messages")
     for name, last in facts["certificates"].items():
-        lines.append(f"Certificate {name}: {_validity(last, now)}")
+        lines.append(f"Certificate {name}: {validity(last, now)}")
     if facts["keys"]:
         lines.append(f"Keys registered: {', '.join(facts['keys'])}")
     run = facts["run"]
@@ -150,29 +165,44 @@ def in_words(facts: dict[str, Any], now: float | None = None) -> list[str]:
 
 def _run_lines(run: dict[str, Any], facts: dict[str, Any], now: float) -> list[str]:
     sites = run["sites"]
-    state = run["state"]
-    if state in (WAITING, TRAINING) and facts["server"] is None:
-        state = "interrupted; it is resumed when the server starts"
     done = f"{run['rounds_done']} of {run['rounds']} rounds done"
+    state = state_of(run, facts["server"] is not None)
     lines = [f"Run {Path(run['directory']).name}: {run['method']}, {state}, {done}"]
     if run["last_round"]:
-        lines.append(f"Last round: {_ago(run['last_round'], now)}")
-    totals = {
-        name: sum(site[name] for site in sites)
-        for name in ("rejected", "missing", "bytes_up", "bytes_down")
-    }
+        lines.append(f"Last round: {ago(run['last_round'], now)}")
+    sums = totals(sites)
     lines.append(
-        f"Messages: {totals['rejected']} rejected, {totals['missing']} missing; "
-        f"{size(totals['bytes_up'])} up, {size(totals['bytes_down'])} down"
+        f"Messages: {sums['rejected']} rejected, {sums['missing']} missing; "
+        f"{size(sums['bytes_up'])} up, {size(sums['bytes_down'])} down"
     )
+    lines.append(f"Privacy spent: {NO_PRIVACY}")
     if facts["error"] and run["state"] == STOPPED:
         lines.append(f"Stopped: {facts['error']}")
     lines += ["", *_table(sites, now)]
     for site in sites:
         if site["reason"]:
             word = "put out" if site["put_out"] else "takes no part" if not site["here"] else "last"
-            lines.append(f"{site['site']}: {word}: {site['reason']}")
+            when = f" ({ago(site['put_out_at'], now)})" if site["put_out_at"] else ""
+            lines.append(f"{site['site']}: {word}: {site['reason']}{when}")
     return lines
+
+
+def state_of(run: dict[str, Any], running: bool) -> str:
+    """How a run stands; one whose server is gone does not train."""
+    if run["state"] in (WAITING, TRAINING) and not running:
+        return "interrupted; it is resumed when the server starts"
+    return str(run["state"])
+
+
+def state_of_site(site: dict[str, Any]) -> str:
+    """Whether it is asked in the next round."""
+    return "put out" if site["put_out"] else "here" if site["here"] else "away"
+
+
+def totals(sites: list[dict[str, Any]]) -> dict[str, int]:
+    """Messages and bytes of all sites."""
+    names = ("rejected", "missing", "bytes_up", "bytes_down")
+    return {name: sum(site[name] for site in sites) for name in names}
 
 
 def _table(sites: list[dict[str, Any]], now: float) -> list[str]:
@@ -182,12 +212,13 @@ def _table(sites: list[dict[str, Any]], now: float) -> list[str]:
     header = ("site", "now", "last seen", "rounds", "rejected", "missing", "up", "down")
     rows: list[tuple[str, ...]] = [header]
     for site in sites:
-        state = "put out" if site["put_out"] else "here" if site["here"] else "away"
         numbers = (site["rounds"], site["rejected"], site["missing"])
         traffic = (size(site["bytes_up"]), size(site["bytes_down"]))
         name = shown(site["site"])
         name = name if len(name) <= 18 else f"{name[:17]}…"
-        rows.append((name, state, _ago(site["seen"], now), *map(str, numbers), *traffic))
+        rows.append(
+            (name, state_of_site(site), ago(site["seen"], now), *map(str, numbers), *traffic)
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = []
     for row in rows:
@@ -203,7 +234,8 @@ def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, WIDTH, subsequent_indent="  ")
 
 
-def _validity(last: float, now: float) -> str:
+def validity(last: float, now: float) -> str:
+    """Until when a certificate is valid, in words."""
     day = time.strftime("%Y-%m-%d", time.gmtime(last))
     days = int((last - now) // 86400)
     if last < now:
@@ -212,7 +244,8 @@ def _validity(last: float, now: float) -> str:
     return f"valid until {day} ({plural(days, 'day')}){word}"
 
 
-def _ago(moment: float, now: float) -> str:
+def ago(moment: float, now: float) -> str:
+    """How long ago something was, in words."""
     if not moment:
         return "never"
     seconds = max(0, int(now - moment))

@@ -91,15 +91,15 @@ def test_accuracy_and_loss_may_leave_unless_the_owner_says_otherwise(tmp_path):
 
 def test_a_figure_of_few_samples_does_not_leave(tmp_path, federation):
     tests = federation.sizes("test")
-    least = int(tests.max())
-    at = synthetic(tmp_path / "s", min_samples=least)
-    assert int(federation.sizes("train").min()) >= least
+    at = synthetic(tmp_path / "s", min_samples=int(tests.max()))
     session, _ = server_for(at)
+    assert (scores(at, session)["test"].samples == tests).all()  # just enough
+    least = int(tests.max()) + 1
+    assert int(federation.sizes("train").min()) >= least
+    at.restarted(min_samples=least)
     found = scores(at, session)
-    few = tests < least
-    assert bool(few.any()) or bool((tests == least).all())
-    assert (found["test"].samples == torch.where(few, 0, tests)).all()
-    assert (found["test"].hits[few] == 0).all() and (found["test"].loss[few] == 0).all()
+    assert not found["test"].samples.any()
+    assert not found["test"].hits.any() and not found["test"].loss.any()
     assert (found["train"].samples == federation.sizes("train")).all()
 
 

@@ -32,13 +32,15 @@ from ...data.read.tables import (
     with_one_client,
 )
 from ...deploy.config import FEDERATION, Deployment, Terms
+from ...deploy.exclusions import readmit
 from ...deploy.flower.process import become
 from ...deploy.flower.server import run_server
 from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, create, make_certificates
+from ...deploy.page import write_server_page
 from ...deploy.pidfile import holder
 from ...deploy.registry import NUMBERED
 from ...deploy.site.data import NO_WEIGHTS
-from ...deploy.watch import HealthServer, health, in_words, status
+from ...deploy.watch import HealthServer, health, in_words, read_status, status
 from ...engine.carriers.flower import require
 from ...report.console import say
 from ...report.tables import results_table
@@ -47,7 +49,7 @@ from ...run.result import Result
 from ...study.load import load
 from ...task.losses import LOSSES
 from ..options import Parser, peek, run_action
-from ..output import emit
+from ..output import add_page, emit, page_path
 
 AWAY = 60.0  # seconds after which a server that was killed is taken to stay away
 MOST_CLASSES = 100  # distinct values of a target that is taken as classes
@@ -82,8 +84,9 @@ class InitOptions(Knobs):
     time: str = knob("", "column of --like with times; no feature")
     weight: str = knob("", "refused: sites go by numbers of samples; --drop leaves the column out")
     scale: str = knob(
-        "client",
-        "client: each site by its own means; federated: by those of all, from counts and sums",
+        "federated",
+        "federated: by the means of all sites, from counts and sums, as in idiolect init; client: "
+        "each site by its own",
     )
     data: str = knob("", f"in place of a table: {', '.join(DATASETS.built_in)}")
     demo: bool = knob(False, "make the private keys of the sites here: all are on this machine")
@@ -346,8 +349,12 @@ def _end(name: str, path: Path) -> bool:
 def _status(argv: list[str]) -> None:
     """How far the server of a federation is, with whom, and who was put out."""
     parser = _folder_parser("status", _status.__doc__, ("json",))
+    add_page(parser)
     layout, _, parsed = _opened(parser, argv)
     facts = status(layout.folder)
+    if parsed.page:
+        write_server_page(page_path(parsed.page), facts)
+        say(f"written: {parsed.page}")
     print(json.dumps(facts) if parsed.output.json else "\n".join(in_words(facts)))
 
 
@@ -383,6 +390,18 @@ def _remove_site(argv: list[str]) -> None:
     _refuse_insecure(deployment.terms)
     layout.remove_site(parsed.name)
     say(f"{parsed.name} is removed; a running server asks it no more from the next round on")
+
+
+def _readmit(argv: list[str]) -> None:
+    """Take a site that was put out of the last run back in, from its next round on."""
+    parser = _folder_parser("readmit", _readmit.__doc__)
+    parser.add_argument("name", help="what the site is called, as deploy status shows it")
+    layout, _, parsed = _opened(parser, argv)
+    run = read_status(layout)
+    if run is None:
+        raise SettingError("name: nobody is put out; no run has been started")
+    readmit(Path(run.directory), parsed.name)
+    say(f"{parsed.name} is readmitted; it is asked from the next round on")
 
 
 def _refuse_insecure(terms: Terms) -> None:
@@ -434,5 +453,6 @@ ACTIONS: dict[str, Callable[[list[str]], None]] = {
     "add-site": _add_site,
     "remove-site": _remove_site,
     "rotate-key": _rotate_key,
+    "readmit": _readmit,
     "certificates": _certificates,
 }

@@ -28,6 +28,7 @@ from ...deploy.certificates import (
 from ...deploy.config import FEDERATION, Proposal
 from ...deploy.flower.process import become
 from ...deploy.models import SiteModels, export
+from ...deploy.page import write_site_page
 from ...deploy.site.agreement import Builder, Machine, check_machine
 from ...deploy.site.consent import CONSENT, Consent, ConsentGate, proposed
 from ...deploy.site.data import SiteData
@@ -41,6 +42,7 @@ from ...report.console import say
 from ...run.plan import Plan
 from ...run.predict import predict
 from ..options import Parser, SettingsFile, peek, run_action
+from ..output import add_page, page_path
 from ..portable import write_one
 from .models import CSV_FILE, add_format, check_format, csv_path, show_prediction
 
@@ -328,8 +330,13 @@ def _key(argv: list[str]) -> None:
 
 def _status(argv: list[str]) -> None:
     """What has left your site so far, in plain words."""
-    parsed = _reader("status", _status.__doc__).parse(argv)
+    parser = _reader("status", _status.__doc__)
+    add_page(parser)
+    parsed = parser.parse(argv)
     facts = status(given_path(parsed.state, "state"))
+    if parsed.page:
+        write_site_page(page_path(parsed.page), facts)
+        say(f"written: {parsed.page}")
     print(json.dumps(facts) if parsed.output.json else "\n".join(map(shown, in_words(facts))))
 
 

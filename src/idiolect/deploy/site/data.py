@@ -154,9 +154,13 @@ class SiteData:
         else:
             self._arrays(form)
 
-    def agreed(self, form: TableForm | ArrayForm) -> Federation:
-        """The data in the agreed form; what does not fit is Refused without a word about it."""
-        return self._table(form) if isinstance(form, TableForm) else self._arrays(form)
+    def agreed(self, form: TableForm | ArrayForm, least: int = 1) -> Federation:
+        """The data in the agreed form; what does not fit is Refused without a word about it.
+
+        A category with fewer than `least` training rows is as one that nobody has: a server that
+        guesses names would see in a message which of them are here.
+        """
+        return self._table(form, least) if isinstance(form, TableForm) else self._arrays(form)
 
     def rows(self, form: TableForm | ArrayForm) -> str:
         """SHA-256 of which rows are used, and of the client and split of each."""
@@ -202,7 +206,7 @@ class SiteData:
             )
         return federation
 
-    def _table(self, form: TableForm) -> Federation:
+    def _table(self, form: TableForm, least: int) -> Federation:
         frame = self.table(form.target, form.features)
         prepared = _preparation(form)
         classes = tuple(form.classes)
@@ -211,10 +215,15 @@ class SiteData:
             raise unfit(
                 f"column {form.target!r} holds classes that are not among the {len(classes)} agreed"
             )
+        if prepared is not None:
+            samples = self.samples(form.target, form.features, prepared.missing)
+            prepared = without_rare(prepared, samples.frame[samples.train], least)
         try:
             federation = read_table(frame, self.reading(form), self.site, prepared, classes)
         except SettingError as error:
             raise unfit(error) from error
+        if prepared is not None:
+            federation = replace(federation, preparation=_preparation(form))
         preparation = federation.preparation
         assert preparation is not None
         texts = [c.name for c in preparation.columns if c.kind == CATEGORY]
@@ -307,6 +316,23 @@ def _preparation(form: TableForm) -> Preparation | None:
             f"{1 / MOST_SCALE:g}"
         )
     return prepared
+
+
+def without_rare(prepared: Preparation, rows: pd.DataFrame, least: int) -> Preparation:
+    """A preparation that takes no cell for a category with fewer than `least` of these rows."""
+    columns = []
+    for column in prepared.columns:
+        if column.kind == CATEGORY:
+            codes, values = coded(rows[column.name])
+            counts = dict(zip(values, np.bincount(codes[codes >= 0]).tolist(), strict=True))
+            is_text = isinstance(column.categories[0], str)
+            names = [
+                name if counts.get(name, 0) >= least else f"\0{n}" if is_text else math.nan
+                for n, name in enumerate(column.categories)
+            ]
+            column = replace(column, categories=tuple(names))
+        columns.append(column)
+    return replace(prepared, columns=tuple(columns))
 
 
 def _digest(*parts: str | bytes) -> str:

@@ -19,6 +19,8 @@ from .site import Site
 from .sockets import SocketServer
 from .state import ROWS, SiteDescription, StateFolder, Usage
 
+NO_PRIVACY = "none is accounted (messages carry no noise)"
+
 
 def run_site(
     owned: SiteData,
@@ -88,6 +90,7 @@ def status(state: Path) -> dict[str, Any]:
         "rules": description.rules,
         "consent": _of_consent(state, description),
         "log": str(folder.messages),
+        "privacy": None,  # spent: none is accounted
     }
 
 
@@ -123,7 +126,7 @@ def in_words(facts: dict[str, Any]) -> list[str]:
     """The same for the owner, a line each."""
     usage = facts["left"]
     here = f"is running (process {facts['pid']})" if facts["running"] else "is not running"
-    lines = [f"{facts['site']} {here}; data: {_data(facts['data'])}"]
+    lines = [f"{facts['site']} {here}; data: {data_name(facts['data'])}"]
     run, consent = facts["run"], facts["consent"]
     if consent["federation"] is not None:
         lines.append(
@@ -153,28 +156,34 @@ def in_words(facts: dict[str, Any]) -> list[str]:
     figures = [f"{name} ({plural(count, 'time')})" for name, count in usage["metrics"].items()]
     lines.append(f"Figures of evaluations that left: {', '.join(figures) or 'none'}")
     lines.append(f"Refused: {plural(usage['refused'], 'message')}")
-    lines.append(f"Last contact: {_ago(usage['last_contact'])}")
-    lines += _caps(Rules(**facts["rules"]), usage)
+    lines.append(f"Last contact: {last_contact(usage['last_contact'])}")
+    shares = caps(facts["rules"], usage)
+    if shares:
+        words = (f"{count:,} of {most:,} {name}" for name, (count, most) in shares.items())
+        lines.append(f"Used of what you allow: {', '.join(words)}")
+    lines.append(f"Privacy spent: {NO_PRIVACY}")
     lines.append(f"Log of all messages: {facts['log']}")
     return lines
 
 
-def _data(data: dict[str, Any]) -> str:
+def data_name(data: dict[str, Any]) -> str:
+    """The file, or the name of a data set."""
     return str(data["options"].get("path") or data["data"])
 
 
-def _caps(rules: Rules, usage: dict[str, Any]) -> list[str]:
+def caps(rules: dict[str, Any], usage: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """What is used of what the owner allows, where that has a limit."""
     counts = {
         "rounds": usage["rounds"],
         "evaluations": usage["evaluations"],
         "questions about the data": len(usage["questions"]),
         "numbers": usage["numbers"],
     }
-    shares = [f"{counts[name]:,} of {most:,} {name}" for name, most in rules.caps.items()]
-    return [f"Used of what you allow: {', '.join(shares)}"] if shares else []
+    return {name: (counts[name], most) for name, most in Rules(**rules).caps.items()}
 
 
-def _ago(moment: str) -> str:
+def last_contact(moment: str) -> str:
+    """When, and how long ago."""
     if not moment:
         return "never"
     then = datetime.strptime(moment, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)

@@ -79,7 +79,7 @@ class AgreedRun:
         build: Builder,
     ) -> AgreedRun:
         """Refused, or SettingError, where it is not possible here."""
-        data = owned.agreed(agreement.form)
+        data = owned.agreed(agreement.form, rules.min_samples)
         if members is None:
             members = owned.members(data, rules.min_samples, rules.client_names == "own")
         data = joined(data, members)

@@ -33,7 +33,6 @@ from typing import Any
 from ...core.documents import encode
 from ...core.files import (
     check_regular,
-    lock_file,
     private_folder,
     private_opener,
     read_document,
@@ -43,6 +42,7 @@ from ...core.files import (
 from ...core.knobs import SettingError
 from ...core.text import csv_cell, shown
 from ...host.durable import versions_on_disk
+from ..pidfile import hold, holder
 from .agreement import Agreement
 from .data import FILE as SUMS_FILE
 from .data import ROWS_FILE, SiteData
@@ -103,22 +103,15 @@ class StateFolder:
             raise SettingError(f"state: cannot use {self.path}: {error.strerror}") from None
         self.check_private()
         try:
-            # `running` holds the lock for a moment: it is tried for a while
-            self._lock = open(self.path / LOCK, "a+", opener=private_opener)  # noqa: SIM115
+            self._lock = hold(self.path / LOCK, 0.5, self._in_use)
         except OSError as error:
             raise SettingError(f"state: cannot write to {self.path}: {error.strerror}") from None
-        if not lock_file(self._lock, seconds=0.5):
-            pid = self.pid() or "unknown"
-            self._lock.close()
-            self._lock = None
-            raise SettingError(
-                f"state: {self.path} is in use by the process with the id {pid}; stop it first "
-                f"(kill {pid}), or choose another directory"
-            )
-        self._lock.seek(0)
-        self._lock.truncate()
-        self._lock.write(f"{os.getpid()}\n")
-        self._lock.flush()
+
+    def _in_use(self, pid: int | None) -> str:
+        return (
+            f"state: {self.path} is in use by the process with the id {pid or 'unknown'}; stop it "
+            f"first (kill {pid or 'unknown'}), or choose another directory"
+        )
 
     def close(self) -> None:
         if self._lock is not None:
@@ -138,20 +131,12 @@ class StateFolder:
             )
 
     def pid(self) -> int | None:
-        """The process that holds the folder, or held it last."""
-        try:
-            text = (self.path / LOCK).read_text().strip()
-        except OSError:
-            return None
-        return int(text) if text.isdigit() else None
+        """The process that holds the folder; None where none does."""
+        return holder(self.path / LOCK)
 
     def running(self) -> bool:
         """Whether a process holds the folder now."""
-        try:
-            with open(self.path / LOCK, "a+", opener=private_opener) as lock:
-                return not lock_file(lock)
-        except OSError:
-            return False
+        return self.pid() is not None
 
     # -- what is in it ---------------------------------------------------------------------------
     @property
