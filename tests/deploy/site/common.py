@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from deploy.consents import consent_to
 from deploy.sites import RUN, Told, agreement, array_form, plan_of, session_of
 from engine.loopback import remote_rounds
 from idiolect.deploy.site.agreement import Builder
@@ -129,6 +130,7 @@ def server_for(at: At, plan=None, run: int = RUN) -> tuple[Session, Rounds]:
     plan = plan or plan_of("ditto")
     data = at.owned.loaded
     session = session_of(plan, data, run)
+    consent_to(at.path, plan, array_form(data))
     census = at.ask(agreement(plan, array_form(data), run))
     assert census.kind == "census", census.facts
     ids = [session.server.roster.wire_id(c["id"]) for c in census.facts["clients"]]
