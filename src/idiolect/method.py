@@ -38,11 +38,20 @@ class Combine(Protocol):
         """S: how many clients were heard."""
         ...
 
+    @property
+    def wire_ids(self) -> Tensor:  # int64[S], increasing
+        """Whose messages these are: the places of their rows among those that the server keeps."""
+        ...
+
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         """One vector for each part of the message: rows[S, m] -> [m], selected once per message.
 
         Without `weights[S]`, clients are weighted by `Method.weigh`, or by weights of their own.
         """
+        ...
+
+    def among(self, selection: Tensor) -> Combine:
+        """The rule for some of the clients heard (bool[S]), such as those of a cluster."""
         ...
 
 
@@ -65,6 +74,9 @@ class Traits:
     # `update` may be given a message down for each client, rows[K, m], in place of one [m] for all:
     # asynchronous clients start from different models
     row_messages: bool = False
+    # why `aggregate` does not combine messages by the rule: what each client sends is kept by
+    # itself; then no other rule than the mean is accepted
+    uncombined: str = ""
     # why messages cannot be used one by one as they arrive; "" where each is a change, or a model
     # that started from the one received
     needs_round: str = ""
@@ -88,6 +100,9 @@ class Traits:
     @property
     def can_stream(self) -> bool:
         return self.linear if self.streams is None else self.streams
+
+
+NOBODY = np.zeros(0, dtype=np.uint64)  # stream keys of no client
 
 
 @dataclass(frozen=True)
@@ -148,14 +163,32 @@ class Method(Knobs):
         """The server's state before round 0."""
         return {"w": task.x0.clone()}
 
+    def server_rows(self, task: Task, clients: np.ndarray) -> State:
+        """What the server keeps for each client, of clients that join (stream keys, uint64[K]).
+
+        The rows of all clients, [N, ...], are then parts of its state, at the places of their wire
+        ids.
+        """
+        return {}
+
     def broadcast(self, task: Task, server: State) -> State:
-        """The message down."""
-        return server
+        """The message down to all clients."""
+        rows = self.server_rows(task, NOBODY)
+        return {n: t for n, t in server.items() if n not in rows}
+
+    def address(self, task: Task, server: State, clients: Tensor) -> State:
+        """The message down to single clients (wire ids, int64[K]): rows[K, ...], a row for each.
+
+        A client gets its own row only. Clients that have just joined are at the end of the rows.
+        """
+        return {}
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         """The server's step: from its state and the messages (rows[S, m]) to its new state.
 
-        Rows of clients are combined through `rule` only, so that robust rules can act.
+        Rows of clients are combined through `rule` only, so that robust rules can act. What the
+        server keeps for each client is given as rows of all, [N, ...], and returned as rows of all
+        or of those heard, [S, ...]; what is left out stays as it is.
         """
         return server | rule(up)
 

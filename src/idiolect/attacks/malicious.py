@@ -162,7 +162,8 @@ class WatchedHost(Host):
         observer.introduce(self.wire_ids, self.keys)
 
     def leaving(self, exchange: ExchangeId, rows: Tensor, up: State, reference: State) -> State:
-        self.observer.see(exchange.version, exchange.part, self.wire_ids[rows], up)
+        changes = as_changes(up, reference)
+        self.observer.see(exchange.version, exchange.part, self.wire_ids[rows], changes)
         return up
 
 
@@ -195,4 +196,16 @@ class MaliciousHost(Host):
             seen_ids, seen_rows = self.observer.seen(exchange.version, exchange.part)
             if len(seen_ids):
                 honest = (seen_ids, seen_rows)
-        return tamper(self.attack, wire_ids, up, *honest, reference, keys_of)
+        common = {n: t for n, t in reference.items() if t.dim() == 1}
+        changes = as_changes(up, reference)
+        forged = tamper(self.attack, wire_ids, changes, *honest, common, keys_of)
+        return {n: t + reference[n] if _is_own(n, reference) else t for n, t in forged.items()}
+
+
+def as_changes(up: State, reference: State) -> State:
+    """Models that started from rows of each client's own, as changes: attacks know no such rows."""
+    return {n: t - reference[n] if _is_own(n, reference) else t for n, t in up.items()}
+
+
+def _is_own(part: str, reference: State) -> bool:
+    return part in reference and reference[part].dim() == 2

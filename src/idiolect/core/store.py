@@ -100,6 +100,12 @@ class Store:
                 t[mine.to(t.device)] = before.rows[n][at.to(t.device)]
         return rows
 
+    def all(self) -> State:
+        """The rows of all clients, as they are: not copied, wherever they are."""
+        if self.rows or self._like():
+            self._meet(torch.arange(self.clients))
+        return self.rows
+
     def write(self, ids: Tensor, round: int, rows: State) -> None:
         """New rows after `round`; ids are increasing."""
         if not rows:

@@ -226,7 +226,10 @@ class SiteModels:
         if str(client) not in by_text:
             raise unknown_client(client, tuple(self.members.ids))
         wire_id = int(self.host.wire_ids[by_text[str(client)]])
-        x = self.host.personal(self.version, self._down, wire_id)
+        try:
+            x = self.host.personal(self.version, self._down, wire_id)
+        except ValueError as error:  # the last message was to other clients
+            raise SettingError(f"client: {client!r}: {error}") from None
         if not bool(x.isfinite().all()):
             raise NotFinite(
                 f"model: that of client {client!r} is not finite after round {self.rounds}: it is "

@@ -21,6 +21,7 @@ from ..host.remote_host import HostLike, RemoteHost, SiteProxy
 from ..host.scores import Scores
 from ..host.subgroups import SubgroupScores
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from ..wire.messages import DownMessage
 from ..wire.ragged import Ragged
 from .retry import RETRY_SECONDS, UNREACHED, HostCalls, NoReply
 
@@ -123,7 +124,7 @@ class RemoteHosts:
     def evaluate(
         self,
         version: int,
-        down: bytes,
+        down: DownMessage,
         wire_ids: Tensor,
         splits: tuple[str, ...],
         shared: bool = False,
@@ -159,7 +160,7 @@ class RemoteHosts:
         return scores
 
     def evaluate_subgroups(
-        self, version: int, down: bytes, wire_ids: Tensor, shared: bool = False
+        self, version: int, down: DownMessage, wire_ids: Tensor, shared: bool = False
     ) -> list[SubgroupScores]:
         clients = {n: _among(wire_ids, host) for n, host in enumerate(self.hosts)}
         clients = {n: ids for n, ids in clients.items() if len(ids)}
@@ -234,4 +235,6 @@ def request_for(request: RoundRequest, host: HostLike) -> RoundRequest:
     train = torch.isin(request.train, host.wire_ids)
     turns = None if request.turns is None else request.turns[train]
     heard_ids = _among(request.heard, host)
-    return replace(request, train=request.train[train], heard=heard_ids, turns=turns)
+    train_ids = request.train[train]
+    down = request.down.only(train_ids)
+    return replace(request, down=down, train=train_ids, heard=heard_ids, turns=turns)

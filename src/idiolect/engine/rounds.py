@@ -18,6 +18,7 @@ from ..host.subgroups import SubgroupScores
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
 from ..server.server import Server
 from ..wire.admission import Messages
+from ..wire.messages import DownMessage
 from .delays import Delays
 from .retry import NoReply
 
@@ -47,7 +48,7 @@ class HostGroup(Protocol):
     def evaluate(
         self,
         version: int,
-        down: bytes,
+        down: DownMessage,
         wire_ids: Tensor,
         splits: tuple[str, ...],
         shared: bool = False,
@@ -55,7 +56,7 @@ class HostGroup(Protocol):
         """Scores of personal models, or of the shared one, by host."""
 
     def evaluate_subgroups(
-        self, version: int, down: bytes, wire_ids: Tensor, shared: bool = False
+        self, version: int, down: DownMessage, wire_ids: Tensor, shared: bool = False
     ) -> list[SubgroupScores]:
         """Figures by subgroup on test data, of personal models or of the shared one, by host."""
 
@@ -114,8 +115,10 @@ class Engine:
         """Scores of these clients' personal models, or of the shared one on their data."""
         self.settle()
         version = self.rounds
-        down = self.server.message(version)
-        parts = self.group.evaluate(version, down, wire_ids, splits, shared)
+        parts = []
+        for portion in self.server.portions(wire_ids):
+            down = self.server.message(version, None if shared else portion)
+            parts += self.group.evaluate(version, down, portion, splits, shared)
         return {split: Scores.merge([part[split] for part in parts]) for split in splits}
 
     def evaluate_shared(
@@ -132,7 +135,7 @@ class Engine:
         """The same by subgroup, on test data."""
         self.settle()
         version = self.rounds
-        down = self.server.message(version)
+        down = self.server.message(version, None if shared else wire_ids)
         parts = self.group.evaluate_subgroups(version, down, wire_ids, shared)
         return SubgroupScores.merge(parts)
 
@@ -146,7 +149,8 @@ class Engine:
         nobody = wire_ids[:0]
         first = self.server.version
         for version in range(first, first + rounds):
-            request = RoundRequest(version, self.server.message(version), wire_ids, nobody)
+            down = self.server.message(version, wire_ids)
+            request = RoundRequest(version, down, wire_ids, nobody)
             for _ in self.group.update(request, required=True):
                 pass
             self.group.conclude(RoundConclusion(version, nobody, nobody, {}))

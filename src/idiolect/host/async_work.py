@@ -56,7 +56,7 @@ class AsyncWork:
         method = host.contract.method.scaled(orders[0].factors)
         if any(order.factors != orders[0].factors for order in orders):
             raise ValueError("orders must be of one round, with the same learning rates")
-        downs = [host.open_down(order) for order in orders]
+        downs = [host.open_down(order).common for order in orders]
         rows_by_order = [host.rows(order.train) for order in orders]
         rows, place = torch.cat(rows_by_order).sort()
         at = torch.cat([torch.full((len(some),), k) for k, some in enumerate(rows_by_order)])[place]

@@ -30,6 +30,7 @@ from ..core.tensors import Shapes, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
 from ..data.splits import SPLITS
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from ..wire.messages import DownMessage
 from ..wire.ragged import Ragged
 from .metrics import Metric, MetricCounts
 from .scores import Scores
@@ -127,10 +128,37 @@ def as_bytes(t: Tensor) -> bytes:
     return t.numpy().tobytes()
 
 
+# -- the message down ------------------------------------------------------------------------------
+def down_tensors(message: DownMessage) -> State:
+    """A message down in a call that names its clients: messages of their own in increasing order.
+
+    Without any, they are left out.
+    """
+    own = {"own": torch.from_numpy(message.own)} if message.own.size else {}
+    return {"down": as_tensor(message.common), **own}
+
+
+def down_shapes(call: Call) -> dict[str, Any]:
+    """The tensors of a message down that a call may have."""
+    own = {"own": ((-1, -1), torch.uint8)} if "own" in call.tensors else {}
+    return {"down": BYTES, **own}
+
+
+def read_down(call: Call, wire_ids: Tensor) -> DownMessage:
+    """The inverse, for these clients."""
+    common = as_bytes(call.tensors["down"])
+    if "own" not in call.tensors:
+        return DownMessage(common)
+    own = call.tensors["own"].numpy()
+    if len(own) != len(wire_ids) or len(wire_ids.unique()) < len(wire_ids):
+        raise ValueError("own must be a message for each client, and each client be named once")
+    return DownMessage(common, wire_ids.sort().values, own)
+
+
 # -- a round ---------------------------------------------------------------------------------------
 def order_call(order: RoundRequest, kind: str = "update") -> Call:
     """An order of the server."""
-    tensors = {"down": as_tensor(order.down), "train": order.train, "heard": order.heard}
+    tensors = {**down_tensors(order.down), "train": order.train, "heard": order.heard}
     if order.turns is not None:
         tensors["turns"] = order.turns
     return Call(kind, {"version": order.version, "factors": dict(order.factors)}, tensors)
@@ -138,7 +166,7 @@ def order_call(order: RoundRequest, kind: str = "update") -> Call:
 
 def read_order(call: Call) -> RoundRequest:
     """The inverse."""
-    shapes: dict[str, Any] = {"down": BYTES, "train": IDS, "heard": IDS}
+    shapes: dict[str, Any] = {**down_shapes(call), "train": IDS, "heard": IDS}
     if "turns" in call.tensors:
         shapes["turns"] = IDS
     call.expect(call.kind, shapes, {"version": int, "factors": dict[str, float]})
@@ -153,7 +181,7 @@ def read_order(call: Call) -> RoundRequest:
     if not all(0 <= f < math.inf for f in factors.values()):
         raise ValueError("factors must be numbers >= 0")
     version = _version(call)
-    return RoundRequest(version, as_bytes(call.tensors["down"]), train, heard_ids, factors, turns)
+    return RoundRequest(version, read_down(call, train), train, heard_ids, factors, turns)
 
 
 def sent_reply(update: HostUpdate) -> Call:
@@ -240,18 +268,19 @@ def read_verdict(call: Call) -> RoundConclusion:
 
 # -- evaluation ------------------------------------------------------------------------------------
 def evaluate_call(
-    kind: str, version: int, down: bytes, wire_ids: Tensor, splits: Sequence[str]
+    kind: str, version: int, down: DownMessage, wire_ids: Tensor, splits: Sequence[str]
 ) -> Call:
     """Personal models ("evaluate"), or the shared one ("evaluate_shared"), of these clients."""
-    tensors = {"down": as_tensor(down), "wire_ids": wire_ids}
+    tensors = {**down_tensors(down.only(wire_ids)), "wire_ids": wire_ids}
     return Call(kind, {"version": version, "splits": list(splits)}, tensors)
 
 
-def read_evaluate(call: Call) -> tuple[int, bytes, Tensor, tuple[str, ...]]:
+def read_evaluate(call: Call) -> tuple[int, DownMessage, Tensor, tuple[str, ...]]:
     """The inverse: version, message down, clients, splits."""
-    call.expect(call.kind, {"down": BYTES, "wire_ids": IDS}, {"version": int, "splits": list[str]})
-    splits = _splits(call)
-    return _version(call), as_bytes(call.tensors["down"]), call.tensors["wire_ids"], splits
+    facts = {"version": int, "splits": list[str]}
+    call.expect(call.kind, {**down_shapes(call), "wire_ids": IDS}, facts)
+    wire_ids = call.tensors["wire_ids"]
+    return _version(call), read_down(call, wire_ids), wire_ids, _splits(call)
 
 
 _COLUMNS = {
@@ -318,17 +347,18 @@ def read_scores(call: Call, wire_ids: Tensor, metrics: Sequence[Metric]) -> dict
     return scores_by_split
 
 
-def subgroups_call(version: int, down: bytes, wire_ids: Tensor, shared: bool) -> Call:
+def subgroups_call(version: int, down: DownMessage, wire_ids: Tensor, shared: bool) -> Call:
     """Figures by subgroup of these clients' test data, of personal models or of the shared one."""
-    tensors = {"down": as_tensor(down), "wire_ids": wire_ids}
+    tensors = {**down_tensors(down.only(wire_ids)), "wire_ids": wire_ids}
     return Call("evaluate_subgroups", {"version": version, "shared": shared}, tensors)
 
 
-def read_subgroups(call: Call) -> tuple[int, bytes, Tensor, bool]:
+def read_subgroups(call: Call) -> tuple[int, DownMessage, Tensor, bool]:
     """The inverse: version, message down, clients, whether the shared model is meant."""
-    call.expect(call.kind, {"down": BYTES, "wire_ids": IDS}, {"version": int, "shared": bool})
-    tensors = call.tensors
-    return _version(call), as_bytes(tensors["down"]), tensors["wire_ids"], call.facts["shared"]
+    facts = {"version": int, "shared": bool}
+    call.expect(call.kind, {**down_shapes(call), "wire_ids": IDS}, facts)
+    wire_ids = call.tensors["wire_ids"]
+    return _version(call), read_down(call, wire_ids), wire_ids, call.facts["shared"]
 
 
 def subgroups_reply(scores: SubgroupScores) -> Call:

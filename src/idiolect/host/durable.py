@@ -28,6 +28,7 @@ from ..core.documents import decode, expect_fields
 from ..core.files import parse_json, private_folder, read_bytes, sync, write_json
 from ..core.tensors import Shapes, read_tensors, write_tensors
 from ..core.types import State, prefixed, under
+from ..wire.messages import DownMessage
 from .calls import as_bytes, as_tensor
 from .host import Host
 
@@ -166,21 +167,27 @@ class Durable:
                     self._remove(path)
 
     # -- the last message down -------------------------------------------------------------------
-    def keep_down(self, version: int, message: bytes) -> None:
+    def keep_down(self, version: int, message: DownMessage) -> None:
         """The message that a round, or an evaluation, begins with: personal models need it."""
         name = f"down-{version + 1:012d}.safetensors"
-        self._write(name, {"down": as_tensor(message)})
+        own = {"own": torch.from_numpy(message.own), "wire_ids": message.wire_ids}
+        tensors = {"down": as_tensor(message.common), **(own if message.own.size else {})}
+        self._write(name, tensors)
         for at, path in self._found(_DOWN):
             if at != version and at != version - 1:
                 self._remove(path)
 
-    def last_down(self) -> tuple[int, bytes] | None:
+    def last_down(self) -> tuple[int, DownMessage] | None:
         """The newest one that goes with the rows, and its version; None before the first."""
         fits = [(at, path) for at, path in self._found(_DOWN) if at <= self.version + 1]
         if not fits:
             return None
         version, path = fits[-1]
-        return version, as_bytes(self._read(path, ("down",))["down"])
+        tensors = self._read(path, ("down", "own", "wire_ids"))
+        common = as_bytes(tensors["down"])
+        if "own" not in tensors:
+            return version, DownMessage(common)
+        return version, DownMessage(common, tensors["wire_ids"], tensors["own"].numpy())
 
     # -- inside ----------------------------------------------------------------------------------
     def _restore(self, before: int | None) -> None:

@@ -29,6 +29,7 @@ from ..solvers import sgd
 from ..task.client_optimizer import Fitted, Optimise
 from ..task.context import Here
 from ..wire import messages as wire
+from ..wire.messages import DownMessage, ReceivedDown
 from ..wire.ragged import Ragged
 from .async_work import AsyncWork
 from .evaluation import Counting, EachOutput, EachSample, Evaluator, ScoreSums
@@ -130,7 +131,7 @@ class Host:
         contract = self.contract
         train = self.rows(order.train)
         heard_rows = self.rows(order.heard)
-        down = self.open_down(order)
+        received = self.open_down(order)
         self.undo(order.version)
         method = contract.method.scaled(order.factors)
         batch = whole(self.settings.batch, order.factors.get("batch", 1.0))
@@ -138,6 +139,7 @@ class Host:
         chunks = train.split(self.chunk_of(batch)) if len(train) else ()
         for number, rows in enumerate(chunks, 1):
             here = self.here(rows, order.version, batch=batch)
+            down = received.of(self.wire_ids[rows])
             up, after = method.update(
                 contract.task, down, self.store.read(rows, order.version), here
             )
@@ -150,10 +152,11 @@ class Host:
                 if not bool(sends.all()):
                     up = {n: t[sends.to(t.device)] for n, t in up.items()}
                 waiting.append((rows[sends], up))
-            del up, after, here  # a chunk of large models is gone before the next one is at work
+            # a chunk of large models is gone before the next one is at work
+            del up, after, here, down
             messages, values = Ragged.empty(0), np.zeros(0)
             if waiting and (number == len(chunks) or not self.gathers):
-                messages, values = self._send(order.version, down, waiting)
+                messages, values = self._send(order.version, received, waiting)
             yield HostUpdate(messages, values, self.wire_ids[rows], gradients, counted)
 
     def undo(self, version: int) -> None:
@@ -182,7 +185,7 @@ class Host:
         return len(clients)
 
     def _send(
-        self, version: int, down: State, waiting: list[tuple[Tensor, State]]
+        self, version: int, received: ReceivedDown, waiting: list[tuple[Tensor, State]]
     ) -> tuple[Ragged, np.ndarray]:
         """Messages through the channel, each with a header; and what they count as in words."""
         contract = self.contract
@@ -192,7 +195,7 @@ class Host:
             rows = torch.cat([some for some, _ in waiting])
             up = {n: torch.cat([state[n] for _, state in waiting]) for n in up}
             waiting.clear()
-        reference = contract.method.reference(contract.task, down)
+        reference = contract.reference(contract.method, received.of(self.wire_ids[rows]))
         up = self.leaving(ExchangeId(version), rows, up, reference)
         messages, after, words = self.encode(
             rows, version, up, reference, version, self.coder.read(rows, version)
@@ -292,13 +295,20 @@ class Host:
         tensors = self._open(schema, message, version, _CPU)
         return tensors[name].long().to(self.contract.task.device)
 
-    def open_down(self, order: RoundRequest) -> State:
+    def open_down(self, order: RoundRequest) -> ReceivedDown:
         """The message down of an order, checked."""
         return self.open_message(order.version, order.down)
 
-    def open_message(self, version: int, message: bytes) -> State:
-        """A message down, checked."""
-        return self._open(self.contract.down, message, version, self.contract.task.device)
+    def open_message(self, version: int, message: DownMessage) -> ReceivedDown:
+        """A message down, checked, for clients of this host."""
+        contract = self.contract
+        device = contract.task.device
+        common = self._open(contract.down, message.common, version, device)
+        mine = message.only(self.wire_ids)
+        if not contract.addresses or not len(mine.wire_ids):
+            return ReceivedDown(common, mine.wire_ids[:0], {})
+        own = wire.open_own(contract.addressed, mine, contract.run, version, device)
+        return ReceivedDown(common, mine.wire_ids, own)
 
     def _open(
         self, schema: wire.Schema, message: bytes, version: int, device: torch.device
@@ -311,14 +321,13 @@ class Host:
 
     # -- models ----------------------------------------------------------------------------------
     def evaluate(
-        self, version: int, message: bytes, wire_ids: Tensor, splits: tuple[str, ...]
+        self, version: int, message: DownMessage, wire_ids: Tensor, splits: tuple[str, ...]
     ) -> dict[str, Scores]:
         """Scores of the personal models of this host's clients among `wire_ids`, on their own data.
 
         `version` keys what personalisation draws.
         """
-        contract = self.contract
-        down = self._open(contract.down, message, version, contract.task.device)
+        received = self.open_message(version, message)
         everyone = self.rows(wire_ids)
         gradients = torch.zeros(self.data.clients, dtype=torch.int64)
         sums = {split: self._evaluator(split).blank() for split in splits}
@@ -326,9 +335,9 @@ class Host:
         # clients of like size together: fewer lengths per chunk, hence fewer passes of the kernel
         by_size = everyone[self.samples[everyone].argsort(stable=True)]
         for rows in by_size.split(self.chunk) if len(by_size) else ():
-            x, tally = self._personal(version, down, rows)
+            x, tally = self._personal(version, received, rows)
             gradients[rows] = tally
-            if _is_one_model(x, down):
+            if _is_one_model(x, received.common):
                 sums = {s: self._evaluator(s).shared(x[0], tallies[s]) for s in splits}
                 break
             for split in splits:
@@ -338,14 +347,13 @@ class Host:
     def evaluate_shared(
         self,
         version: int,
-        message: bytes,
+        message: DownMessage,
         splits: tuple[str, ...],
         wire_ids: Tensor | None = None,
     ) -> dict[str, Scores]:
         """Scores of the method's one global model on these clients, or all; {} without one."""
         contract = self.contract
-        down = self._open(contract.down, message, version, contract.task.device)
-        w = contract.method.shared(contract.task, down)
+        w = contract.method.shared(contract.task, self.open_message(version, message).common)
         if w is None:
             return {}
         rows = self.rows(self.wire_ids if wire_ids is None else wire_ids)
@@ -358,15 +366,14 @@ class Host:
         return scores_by_split
 
     def evaluate_subgroups(
-        self, version: int, message: bytes, wire_ids: Tensor, shared: bool = False
+        self, version: int, message: DownMessage, wire_ids: Tensor, shared: bool = False
     ) -> SubgroupScores:
         """Personal models, or the shared one, on the test data of these clients, by subgroup."""
         contract = self.contract
         rows = self.rows(wire_ids)
         tally = SubgroupTally(contract.task, self.data, self.settings.metrics, rows)
         if shared:
-            down = self._open(contract.down, message, version, contract.task.device)
-            w = contract.method.shared(contract.task, down)
+            w = contract.method.shared(contract.task, self.open_message(version, message).common)
             assert w is not None
             self._evaluator("test").shared(w, tally)
         else:
@@ -374,7 +381,7 @@ class Host:
         return tally.scores(self.wire_ids[rows])
 
     def each_sample(
-        self, version: int, message: bytes, split: str
+        self, version: int, message: DownMessage, split: str
     ) -> tuple[Tensor, Tensor]:  # -> float64[n], float64[n]
         """Hits and loss of every sample of a split by its client's personal model, for its owner.
 
@@ -384,7 +391,7 @@ class Host:
         self._each_personal(version, message, split, each, torch.arange(self.data.clients))
         return each.means()
 
-    def each_output(self, version: int, message: bytes, split: str) -> EvaluatedSamples:
+    def each_output(self, version: int, message: DownMessage, split: str) -> EvaluatedSamples:
         """What its client's personal model answers to every sample of a split, for its owner.
 
         Samples are in the order of the data: by client.
@@ -395,16 +402,15 @@ class Host:
         return each.samples()
 
     def _each_personal(
-        self, version: int, message: bytes, split: str, each: Counting, clients: Tensor
+        self, version: int, message: DownMessage, split: str, each: Counting, clients: Tensor
     ) -> None:
         """Show every sample of these rows' split, and the answer of its client's personal model."""
-        contract = self.contract
-        down = self._open(contract.down, message, version, contract.task.device)
+        received = self.open_message(version, message)
         evaluator = self._evaluator(split)
         by_size = clients[self.samples[clients].argsort(stable=True)]
         for rows in by_size.split(self.chunk) if len(by_size) else ():
-            x, _ = self._personal(version, down, rows)
-            if _is_one_model(x, down):
+            x, _ = self._personal(version, received, rows)
+            if _is_one_model(x, received.common):
                 evaluator.shared(x[0], each)
                 break
             evaluator.personal(x, rows, evaluator.blank(), each)
@@ -428,21 +434,25 @@ class Host:
             metrics, form_of(self.data, self.contract.task.criterion), self.data.clients, rows
         )
 
-    def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:  # -> x[d]
+    def personal(self, version: int, message: DownMessage, wire_id: int) -> Tensor:  # -> x[d]
         """The model that a client predicts with: for its owner only, no engine calls this."""
         return self.personal_rows(version, message, torch.tensor([wire_id]))[0]
 
-    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:  # -> x[K, d]
+    def personal_rows(
+        self, version: int, message: DownMessage, wire_ids: Tensor
+    ) -> Tensor:  # -> x[K, d]
         """The same for several clients of this host, in their order."""
-        contract = self.contract
-        down = self._open(contract.down, message, version, contract.task.device)
+        received = self.open_message(version, message)
         chunks = self.rows(wire_ids).split(self.chunk)
-        return torch.cat([self._personal(version, down, rows)[0] for rows in chunks])
+        return torch.cat([self._personal(version, received, rows)[0] for rows in chunks])
 
-    def _personal(self, version: int, down: State, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _personal(
+        self, version: int, received: ReceivedDown, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """x[K, d], and the gradient evaluations that personalising took."""
         task = self.contract.task
         here = self.here(rows, version, "personal")
+        down = received.of(self.wire_ids[rows])
         x = self.contract.method.personal(task, down, self.store.read(rows), here)
         steps = self.settings.finetune_steps
         if steps:

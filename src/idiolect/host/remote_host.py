@@ -18,6 +18,7 @@ from ..core.knobs import SettingError
 from ..core.scratch import ScratchFolder
 from ..core.types import State
 from ..data.federation import Census, Federation
+from ..wire.messages import DownMessage
 from .calls import MOST_COUNTED, Call
 from .host import Host, HostSettings
 from .metrics import EvaluatedSamples, TargetForm, form_of
@@ -36,16 +37,16 @@ class HostLike(Protocol):
     def unreported(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         """Scores, of no sample, of clients that have reported none."""
 
-    def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:
+    def personal(self, version: int, message: DownMessage, wire_id: int) -> Tensor:
         """The personal model of a client."""
 
-    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:
+    def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Tensor:
         """The personal models of some clients: x[K, d]."""
 
-    def each_sample(self, version: int, message: bytes, split: str) -> tuple[Tensor, Tensor]:
+    def each_sample(self, version: int, message: DownMessage, split: str) -> tuple[Tensor, Tensor]:
         """Hits and loss of every sample of a split."""
 
-    def each_output(self, version: int, message: bytes, split: str) -> EvaluatedSamples:
+    def each_output(self, version: int, message: DownMessage, split: str) -> EvaluatedSamples:
         """What its client's model answers to every sample of a split."""
 
     def all_rows(self) -> State:
@@ -143,16 +144,16 @@ class RemoteHost:
         """The samples of its clients, in this process."""
         return self.local.data
 
-    def personal(self, version: int, message: bytes, wire_id: int) -> Tensor:
+    def personal(self, version: int, message: DownMessage, wire_id: int) -> Tensor:
         return self.local.personal(version, message, wire_id)
 
-    def personal_rows(self, version: int, message: bytes, wire_ids: Tensor) -> Tensor:
+    def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Tensor:
         return self.local.personal_rows(version, message, wire_ids)
 
-    def each_sample(self, version: int, message: bytes, split: str) -> tuple[Tensor, Tensor]:
+    def each_sample(self, version: int, message: DownMessage, split: str) -> tuple[Tensor, Tensor]:
         return self.local.each_sample(version, message, split)
 
-    def each_output(self, version: int, message: bytes, split: str) -> EvaluatedSamples:
+    def each_output(self, version: int, message: DownMessage, split: str) -> EvaluatedSamples:
         return self.local.each_output(version, message, split)
 
     def all_rows(self) -> State:

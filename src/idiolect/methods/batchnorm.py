@@ -67,6 +67,9 @@ class WithStatistics(Wrapped):
         down = self.inner.broadcast(task, _without(server))
         return down | {NAME: server[NAME]} if self.averaged else down
 
+    def address(self, task: Task, server: State, clients: Tensor) -> State:
+        return self.inner.address(task, _without(server), clients)
+
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         if not self.averaged:
             return self.inner.aggregate(task, server, up, rule)

@@ -43,8 +43,14 @@ class Wrapped(Method):
     def server(self, task: Task) -> State:
         return self.inner.server(task)
 
+    def server_rows(self, task: Task, clients: np.ndarray) -> State:
+        return self.inner.server_rows(task, clients)
+
     def broadcast(self, task: Task, server: State) -> State:
         return self.inner.broadcast(task, server)
+
+    def address(self, task: Task, server: State, clients: Tensor) -> State:
+        return self.inner.address(task, server, clients)
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         return self.inner.aggregate(task, server, up, rule)

@@ -389,8 +389,11 @@ def _samples(result: Any, seed: int, figure: str) -> np.ndarray:
     version = session.server.version
     if any(isinstance(host.data, Census) for host in session.hosts):
         raise SettingError("data: the samples are not at hand")
-    down = session.server.message(version)
-    parts = [host.each_sample(version, down, "test") for host in session.hosts]
+    server = session.server
+    parts = [
+        host.each_sample(version, server.message(version, host.wire_ids), "test")
+        for host in session.hosts
+    ]
     return _in_order(
         session.hosts, [(hits if figure == "accuracy" else -loss).numpy() for hits, loss in parts]
     )

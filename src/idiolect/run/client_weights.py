@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,8 +129,12 @@ def server_after(
     }
     weights = weights.double().to(task.device)
     weight = float(weights.sum())
-    combine = RoundRule(contract, rule, weights, rows, clients, 0, {}, weight, own_weights)
-    return method.aggregate(task, method.server(task), up, combine)
+    wire_ids = torch.arange(rows)
+    kept_rows = method.server_rows(task, wire_ids.numpy().astype(np.uint64))
+    combine = RoundRule(
+        contract, rule, weights, rows, clients, 0, {}, weight, wire_ids, own_weights
+    )
+    return method.aggregate(task, method.server(task) | kept_rows, up, combine)
 
 
 def _read(source: Any) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from ..report.subgroups import SubgroupFigure, subgroup_figures
 from ..server.protocol import Contract, RoundRequest
 from ..server.roster import Roster
 from ..task.task import Task
+from ..wire.messages import DownMessage
 from .model_check import check_model
 from .plan import read_federation
 from .predict import facts_of, labels_of
@@ -34,7 +35,7 @@ class PersonalisedModels:
     contract: Contract
     roster: Roster  # of the new clients
     rounds: int  # of the run that they joined
-    down: bytes  # the server's last message
+    down: DownMessage  # the server's last message, with those to each of the new clients
     host: Host
 
     @property
@@ -76,10 +77,11 @@ def personalised(
     first = session.rounds
     gradients = torch.zeros(len(roster), dtype=torch.int64)
     for version in range(first, first + rounds):
-        order = RoundRequest(version, session.server.message(version), trained, trained[:0])
+        down = session.server.message_to_new(version, roster.keys)
+        order = RoundRequest(version, down, trained, trained[:0])
         answer = host.update(order)
         gradients.index_add_(0, answer.trained, answer.gradients)
-    down = session.server.message(first)
+    down = session.server.message_to_new(first, roster.keys)
     scores = host.evaluate(first, down, wire_ids, SPLITS)
     subgroups: list[SubgroupFigure] = []
     if federation.subgroups:
@@ -181,7 +183,7 @@ def _figures(
         "bytes_up": 0,
         "bytes_down": len(new.down),
         "values_up": 0,
-        "values_down": new.contract.down.values,
+        "values_down": new.contract.down.values + new.contract.addressed.values,
     }
     counts: dict[str, list[Any]] = {name: [n] * len(ids) for name, n in traffic.items()}
     counts["gradients"] = gradients.tolist()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attacks import chosen
+from ..channels import Channel
 from ..channels.link import Link
 from ..core import streams
 from ..core.knobs import SettingError, nearest, scalable
@@ -28,6 +29,7 @@ from ..methods import batchnorm, equal_to, label_of, name_of
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
 from ..server.roster import select
+from ..server.rules import RULES
 from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
 from ..task.losses import Loss
@@ -212,6 +214,7 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
                 f"got {s.quorum}"
             )
         s.rule.check(parts.clients_heard)
+    _check_rows(parts)
     link = Link.fit(s.channel, method, parts.first_task)
     if s.asynchronous:
         _check_asynchronous(parts, link)
@@ -353,6 +356,22 @@ def physical_memory() -> float:
         return math.inf
 
 
+def _check_rows(parts: RunParts) -> None:
+    """Refuse what makes no sense where the server keeps what single clients have sent."""
+    method, s = parts.method, parts.settings
+    if method.traits.uncombined and s.rule != Settings().rule:
+        raise SettingError(
+            f"rule must be 'mean' for {name_of(method)}, got {RULES.text(s.rule)!r}: "
+            f"{method.traits.uncombined}"
+        )
+    contract = Contract(method, parts.first_task, s.channel, 0)
+    if contract.link.aggregate_stage is not None and (contract.keeps_rows or contract.addresses):
+        raise SettingError(
+            f"channel must decode each message by itself for {name_of(method)}, whose server "
+            "treats clients one by one; this one decodes the sum of a round's messages"
+        )
+
+
 def _check_asynchronous(parts: RunParts, link: Link) -> None:
     """Refuse what makes no sense when messages are used one by one."""
     method, task, s = parts.method, parts.first_task, parts.settings
@@ -405,6 +424,8 @@ def why_not(method: Method, task: Task) -> str:
         return "it makes sense only if every client is heard in every round"
     if method.traits.needs_round:
         return method.traits.needs_round
+    if Contract(method, task, Channel(), 0).addresses:
+        return "the server sends each client a message of its own, made from those of a round"
     unknown = set(message) - set(method.traits.changes) - _models(method, task)
     if unknown:
         parts = ", ".join(sorted(unknown))

@@ -216,7 +216,7 @@ class Session:
         """The model that a client predicts with."""
         wire_id = self.server.roster.wire_id(client)
         version = self.rounds
-        down = self.server.message(version)
+        down = self.server.message(version, torch.tensor([wire_id]))
         for host in self.hosts:
             if bool((host.wire_ids == wire_id).any()):
                 return host.personal(version, down, wire_id)
@@ -225,8 +225,10 @@ class Session:
     def personal_rows(self) -> Tensor:  # -> x[N, d]
         """The models of all clients, in the order of the federation."""
         version = self.rounds
-        down = self.server.message(version)
-        rows = [host.personal_rows(version, down, host.wire_ids) for host in self.hosts]
+        rows = []
+        for host in self.hosts:
+            down = self.server.message(version, host.wire_ids)
+            rows.append(host.personal_rows(version, down, host.wire_ids))
         order = torch.cat([host.wire_ids for host in self.hosts]).argsort()
         return torch.cat(rows)[order.to(rows[0].device)]
 

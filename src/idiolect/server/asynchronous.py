@@ -28,6 +28,7 @@ from ..core.registry import PartTable
 from ..core.types import State
 from ..wire.admission import FATES, AdmittedMessages, Inbox, Messages
 from ..wire.ledger import RoundEntry
+from ..wire.messages import DownMessage
 from .protocol import RoundConclusion, RoundRequest
 from .round import MISSING, Aggregation, Round, settle
 
@@ -161,7 +162,7 @@ class AsyncServer:
         server = self.server
         base = self.busy.pop(wire_id)
         client = torch.tensor([wire_id])
-        inbox = server.inbox(base.version, client, base.reference)
+        inbox = server.inbox(base.version, client, lambda _: base.reference)
         inbox.receive(messages, values)
         got = inbox.admitted()
         self._surplus.update(got.surplus)
@@ -198,7 +199,7 @@ class AsyncServer:
         self.held = []
         ids = everyone.wire_ids
         clients = int(server.roster.eligible.sum())
-        order = RoundRequest(self.steps, b"", ids, ids, factors)
+        order = RoundRequest(self.steps, DownMessage(b""), ids, ids, factors)
         step_round = Round(order, inbox, clients, server.roster.mean_samples())
         outcome, _ = settle(aggregation, step_round, everyone, quorum=1)
         if outcome is not None:

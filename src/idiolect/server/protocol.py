@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ..channels import Channel
 from ..channels.link import Link
-from ..core.knobs import Factors
-from ..method import Method
+from ..core.knobs import Factors, SettingError
+from ..core.types import State
+from ..method import NOBODY, Method
 from ..methods.wrapped import innermost
 from ..task.task import Task
-from ..wire.messages import HEADER, Schema
+from ..wire.messages import HEADER, DownMessage, Schema
 from ..wire.ragged import Ragged, stacked
 
 
@@ -50,9 +51,47 @@ class Contract:
 
     @cached_property
     def down(self) -> Schema:
-        """What a message down holds."""
-        state = self.method.broadcast(self.task, self.method.server(self.task))
+        """What a message down to all clients holds."""
+        state = self.method.broadcast(self.task, self._blank_server())
         return Schema.of(state, self.checksum)
+
+    @cached_property
+    def addressed(self) -> Schema:
+        """What a message down to a single client holds, beside the one to all."""
+        state = self.method.address(self.task, self._blank_server(), torch.zeros(1).long())
+        parts = tuple((n, tuple(t.shape[1:]), t.dtype) for n, t in sorted(state.items()))
+        if names := {n for n, _, _ in parts} & {n for n, _, _ in self.down.parts}:
+            raise SettingError(
+                f"address must send other parts than broadcast, got {min(names)!r} from both"
+            )
+        return Schema(parts, "addressed", self.checksum)
+
+    @property
+    def addresses(self) -> bool:
+        """Whether the server sends messages to single clients."""
+        return bool(self.addressed.length)
+
+    @cached_property
+    def keeps_rows(self) -> bool:
+        """Whether the method keeps something for each client at the server."""
+        return bool(self.method.server_rows(self.task, NOBODY))
+
+    def _blank_server(self) -> State:
+        """The state of a server that knows one client, before the first round."""
+        rows = self.method.server_rows(self.task, np.zeros(1, dtype=np.uint64))
+        return self.method.server(self.task) | rows
+
+    def reference(self, method: Method, down: State) -> State:
+        """What the receiver of a message knows of it: of all clients, or as rows of each.
+
+        `method`: as a schedule has it in that round.
+        """
+        own = {n for n, _, _ in self.addressed.parts}
+        known = method.reference(self.task, {n: t for n, t in down.items() if n not in own})
+        sizes = method.message(self.task)
+        models = own & sizes.keys() - set(method.traits.changes)
+        rows = {n: down[n] for n in models if down[n].shape[1:] == (sizes[n],)}
+        return known | rows
 
     def up_lengths(self, version: int = 0) -> tuple[int, int]:
         """The least and the most bytes of a message up; 0 where nothing is sent."""
@@ -63,7 +102,7 @@ class Contract:
 
     def down_values(self, version: int = 0) -> float:
         """32-bit words of a message down, as the lp-proj paper counts."""
-        return self.link.down_values(self.down.values, version)
+        return self.link.down_values(self.down.values, version) + self.addressed.values
 
     def answer(self, part: str, query: bytes, numbers: int) -> Schema:
         """What an answer of a channel's second exchange holds.
@@ -100,7 +139,7 @@ class RoundRequest:
     """From the server to every host: who trains in this round, who is heard, the message down."""
 
     version: int  # of the server's model; in synchronous rounds the number of the round
-    down: bytes
+    down: DownMessage
     train: Tensor  # int64: wire ids of the clients that update
     heard: Tensor  # int64: wire ids of those whose messages are expected, among `train`
     factors: Factors = field(default_factory=dict)  # of settings in this round: a schedule

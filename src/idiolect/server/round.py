@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core import streams
-from ..core.knobs import Factors
+from ..core.knobs import Factors, SettingError
 from ..core.types import State, prefixed, under
 from ..wire.admission import FATES, AdmittedMessages, Inbox
 from ..wire.ledger import RoundEntry
@@ -21,6 +22,9 @@ from .rules import Rule, TooFew
 from .rules.rule import combine_message
 from .step import ServerStep
 from .streaming_mean import StreamingMean
+
+# wire ids of some clients -> what coded changes of theirs are changes of, as vectors or rows
+References = Callable[[Tensor], State]
 
 # why no message came, as far as the engine knows; the last three of hosts of other owners
 MISSING = ("silent", "timed out", "crashed", "refused", "failed", "malformed")
@@ -34,10 +38,14 @@ class Outcome:
     channel: State
     rule: State
     taken: dict[str, bytes] = field(default_factory=dict)  # coordinates, after a second exchange
+    # rows that the method keeps for clients: before a round those of all; after it those that it
+    # has changed, of all or of the clients heard
+    rows: State = field(default_factory=dict)
 
     def finite(self) -> bool:
         """Whether the server could live with it."""
-        vectors = (*self.state.values(), *self.channel.values(), *self.rule.values())
+        states = (self.state, self.channel, self.rule, self.rows)
+        vectors = [t for state in states for t in state.values()]
         return all(bool(torch.isfinite(t).all()) for t in vectors if t.is_floating_point())
 
 
@@ -150,6 +158,7 @@ class RoundRule:
     key: int
     state: State  # what the rule keeps; {} = no history
     weight: float  # of all that were heard
+    wire_ids: Tensor  # int64[S]: whose messages they are
     own_weights: bool = False  # `samples` are weights of the clients' own
 
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
@@ -158,6 +167,19 @@ class RoundRule:
             weights = self.samples if self.own_weights else method.weigh(self.samples)
         rows, self.state = combine_message(self.rule, up, weights, key=self.key, state=self.state)
         return rows
+
+    def among(self, selection: Tensor) -> RoundRule:
+        """The rule for some of the clients heard (bool[S])."""
+        if self.state:
+            raise SettingError(
+                f"rule must keep no history for a method that combines clients in groups, "
+                f"got {self.rule.name!r}"
+            )
+        samples = self.samples[selection.to(self.samples.device)]
+        heard = len(samples)
+        weight = float(samples.sum()) if self.own_weights else float(heard)
+        wire_ids = self.wire_ids[selection.cpu()]
+        return replace(self, samples=samples, heard=heard, weight=weight, wire_ids=wire_ids)
 
 
 class Overflow(ArithmeticError):
@@ -183,7 +205,7 @@ class Aggregation:
         contract = self.contract
         link = contract.link
         method = contract.method.scaled(current_round.order.factors)
-        state = self.step.method_state(self.before.state)
+        state = self._method_state()
         channel = self.before.channel
         coordinates: dict[str, bytes] = {}
         combine: RoundRule | StreamingMean
@@ -200,9 +222,12 @@ class Aggregation:
         after = method.aggregate(contract.task, state, up, combine)
         if link.aggregate_stage is None:
             rule_state = combine.state
+        rows = {n: t for n, t in after.items() if n in self.before.rows}
+        after = {n: t for n, t in after.items() if n not in rows}
         step = self.step.scaled(current_round.order.factors)
         stepped = step(self.before.state, after, method.traits.shared_name)
-        outcome = Outcome(stepped, channel, rule_state, coordinates)
+        rows = {n: t for n, t in rows.items() if t is not self.before.rows[n]}
+        outcome = Outcome(stepped, channel, rule_state, coordinates, rows)
         if not outcome.finite():
             raise Overflow
         return outcome
@@ -214,14 +239,34 @@ class Aggregation:
         method = contract.method.scaled(current_round.order.factors)
         up = self._on_device(rows)
         combine = current_round.stream.batch(samples.to(contract.task.device))
-        method.aggregate(contract.task, self.step.method_state(self.before.state), up, combine)
+        method.aggregate(contract.task, self._method_state(), up, combine)
+
+    def _method_state(self) -> State:
+        """The server's state before the round as the method knows it."""
+        return self.step.method_state(self.before.state) | self.before.rows
 
     def reference(self, factors: Factors) -> State:
-        """What the coded parts of a message are changes of."""
+        """What the coded parts of a message are changes of, where all clients are sent the same."""
         contract = self.contract
         method = contract.method.scaled(factors)
-        down = method.broadcast(contract.task, self.step.method_state(self.before.state))
+        down = method.broadcast(contract.task, self._method_state())
         return method.reference(contract.task, down)
+
+    def references(self, factors: Factors) -> References:
+        """The same by client, with what each of them was sent by itself."""
+        contract = self.contract
+        method = contract.method.scaled(factors)
+        state = self._method_state()
+        common = method.broadcast(contract.task, state)
+        if not contract.addresses:
+            known = method.reference(contract.task, common)
+            return lambda wire_ids: known
+
+        def known_to(wire_ids: Tensor) -> State:
+            down = common | method.address(contract.task, state, wire_ids)
+            return contract.reference(method, down)
+
+        return known_to
 
     def _changes(
         self, current_round: Round, got: AdmittedMessages
@@ -298,6 +343,7 @@ class Aggregation:
             key,
             state,
             weight,
+            got.wire_ids,
             self.own_weights,
         )
 

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from ..core.knobs import Factors
 from ..core.store import Store
+from ..core.streams import Keys
 from ..core.tensors import Shapes
 from ..core.types import State, under
 from ..wire.admission import AdmittedMessages, Inbox, Messages
 from ..wire.ledger import Ledger
-from ..wire.messages import HEADER, pack_down
+from ..wire.messages import HEADER, DownMessage, pack, pack_down
 from ..wire.ragged import Ragged
 from . import state as saved
 from .protocol import Contract, Query, RoundConclusion, RoundRequest
@@ -34,6 +35,7 @@ from .round import (
     Aggregation,
     Outcome,
     Overflow,
+    References,
     Round,
     SecondExchange,
     candidates,
@@ -78,6 +80,8 @@ class Server:
         self.memory = Store(
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
         )
+        # what the method keeps here for each client, by wire id
+        self.rows = Store(len(roster), self._fresh_rows, memory, scratch, keep=False)
         self.ledger = Ledger(len(roster), more=contract.method.traits.counters)
         self.plan = StreamingPlan.of(contract, rule, sample, memory)
 
@@ -88,7 +92,13 @@ class Server:
         wire_ids = self.roster.enrol(ids, samples, weights=weights, own_weights=own_weights)
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
+        self.rows.grow(len(self.roster))
         return wire_ids
+
+    def _fresh_rows(self, wire_ids: Tensor) -> State:
+        """What the method keeps for clients that have just joined."""
+        contract = self.contract
+        return contract.method.server_rows(contract.task, self.roster.keys[wire_ids.numpy()])
 
     def prepared(self, wire_ids: Tensor, up: Tensor, down: int) -> None:
         """What these clients sent and were sent before the first round; see `Ledger.prepared`."""
@@ -104,24 +114,24 @@ class Server:
         heard_ids = self._sampled(version)
         everyone = contract.method.traits.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard_ids
-        order = RoundRequest(version, self.message(version), train, heard_ids, factors or {})
+        order = RoundRequest(version, self.message(version, train), train, heard_ids, factors or {})
         self.ledger.sent_down(train, len(order.down), contract.down_values(version))
-        inbox = self.inbox(version, heard_ids, self.aggregation().reference(order.factors))
+        inbox = self.inbox(version, heard_ids, self.aggregation().references(order.factors))
         clients = int(self.roster.eligible.sum())
         current_round = Round(order, inbox, clients, self.roster.mean_samples())
         if self.plan.streams and contract.link.aggregate_stage is None:
             self._sum_on_arrival(current_round)
         return current_round
 
-    def inbox(self, version: int, expected: Tensor, reference: State) -> Inbox:
-        """Where messages of a version arrive; `reference` is what coded changes are changes of."""
+    def inbox(self, version: int, expected: Tensor, references: References) -> Inbox:
+        """Where messages of a version arrive; `references`: what coded changes are changes of."""
         contract = self.contract
 
         def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
             clients = torch.from_numpy(wire_ids)  # at most one body per client, in order
             met = len(clients) > 0
             rows = self.memory.read(clients, version) if met else self.memory.fresh(clients)
-            return contract.link.decode(bodies, reference, rows, version)
+            return contract.link.decode(bodies, references(clients), rows, version)
 
         return Inbox(
             contract.up,
@@ -293,6 +303,7 @@ class Server:
             self.rule_state = outcome.rule
             coordinates = outcome.taken
             self._remember(current_round, got)
+            self._keep_rows(current_round.version, got.wire_ids, outcome.rows)
         counted = got.wire_ids
         for message in coordinates.values():
             self.ledger.sent_down(counted, len(message), 0)
@@ -320,6 +331,20 @@ class Server:
             lengths += current_round.second.bytes_of(got.wire_ids)
         self.ledger.sent_up(got.wire_ids, lengths, torch.from_numpy(got.values))
 
+    def _keep_rows(self, version: int, heard_ids: Tensor, rows: State) -> None:
+        """New rows of the clients heard, or of all, for each part that a round has changed."""
+        if not rows:
+            return
+        everyone = torch.arange(len(self.roster))
+        wire_ids = everyone if any(len(t) != len(heard_ids) for t in rows.values()) else heard_ids
+        after = dict(self.rows.read(wire_ids))
+        for name, t in rows.items():
+            if len(t) < len(wire_ids):
+                after[name] = after[name].index_copy(0, heard_ids.to(t.device), t)
+            else:
+                after[name] = t
+        self.rows.write(wire_ids, version, after)
+
     def _book(self, current_round: Round, got: AdmittedMessages) -> None:
         """The round in the ledger: every client that was asked has one fate."""
         surplus: Counter[str] = Counter()
@@ -332,7 +357,7 @@ class Server:
 
     def aggregation(self) -> Aggregation:
         """How messages would be combined, from the server as it is now."""
-        before = Outcome(self.state, self.channel_state, self.rule_state)
+        before = Outcome(self.state, self.channel_state, self.rule_state, rows=self.rows.all())
         own_weights = self.roster.own_weights
         return Aggregation(
             self.contract, self.rule, self.step, before, self.plan.streams, own_weights
@@ -341,15 +366,52 @@ class Server:
     def has_shared_model(self) -> bool:
         """Whether the method has one global model that can be evaluated by itself."""
         method, task = self.contract.method, self.contract.task
-        down = method.broadcast(task, self.step.method_state(self.state))
-        return method.shared(task, down) is not None
+        return method.shared(task, method.broadcast(task, self.method_state())) is not None
+
+    def method_state(self) -> State:
+        """The server's state as the method knows it, with the rows of all clients."""
+        return self.step.method_state(self.state) | self.rows.all()
 
     # -- messages --------------------------------------------------------------------------------
-    def message(self, version: int) -> bytes:
-        """The message down, from the server as it is now."""
+    def message(self, version: int, wire_ids: Tensor | None = None) -> DownMessage:
+        """The message down from the server as it is now, with those to each of these clients."""
         method = self.contract.method
-        state = method.broadcast(self.contract.task, self.step.method_state(self.state))
-        return self._pack(state, version)
+        state = self.method_state()
+        common = self._pack(method.broadcast(self.contract.task, state), version)
+        if wire_ids is None or not self.contract.addresses:
+            return DownMessage(common)
+        wire_ids = wire_ids.sort().values
+        return self._with_own(common, version, state, wire_ids, wire_ids)
+
+    def message_to_new(self, version: int, keys: Keys) -> DownMessage:
+        """The message down for clients that join after training, by their stream keys.
+
+        Nothing is kept of them here; they are numbered from 0.
+        """
+        contract = self.contract
+        state = self.method_state()
+        rows = contract.method.server_rows(contract.task, keys)
+        state |= {n: torch.cat([state[n], t]) if n in state else t for n, t in rows.items()}
+        common = self._pack(contract.method.broadcast(contract.task, state), version)
+        if not contract.addresses:
+            return DownMessage(common)
+        new_ids = torch.arange(len(keys))
+        return self._with_own(common, version, state, len(self.roster) + new_ids, new_ids)
+
+    def _with_own(
+        self, common: bytes, version: int, state: State, places: Tensor, wire_ids: Tensor
+    ) -> DownMessage:
+        """A message down with those to the clients at these places among the server's rows."""
+        contract = self.contract
+        rows = contract.method.address(contract.task, state, places)
+        weights = np.zeros(len(wire_ids))
+        own = pack(contract.addressed, contract.run, version, wire_ids.numpy(), weights, rows)
+        return DownMessage(common, wire_ids, own)
+
+    def portions(self, wire_ids: Tensor) -> tuple[Tensor, ...]:
+        """Clients in portions whose own messages down fit in memory."""
+        length = self.contract.addressed.length
+        return wire_ids.split(max(1, self.rows.limit // length)) if length else (wire_ids,)
 
     def _pack(self, state: State, version: int) -> bytes:
         return pack_down(state, self.contract.run, version, self.contract.checksum)
@@ -361,7 +423,8 @@ class Server:
         _, up = contract.up_lengths(version)
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
-        return contract.down.length * trained + (up + self._second_exchange_bytes) * self.sample
+        down = contract.down.length + contract.addressed.length
+        return down * trained + (up + self._second_exchange_bytes) * self.sample
 
     @cached_property
     def _second_exchange_bytes(self) -> int:
@@ -386,8 +449,7 @@ class Server:
         """The model that a next stage starts from; None where there is none."""
         method = self.contract.method
         task = self.contract.task
-        down = method.broadcast(task, self.step.method_state(self.state))
-        return method.handover(task, down)
+        return method.handover(task, method.broadcast(task, self.method_state()))
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> tuple[State, dict[str, Any]]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..core.documents import expect, expect_fields
+from ..core.store import Store
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
 from ..core.types import State, prefixed, under
 from ..task.task import Task
@@ -32,7 +33,7 @@ OPTIMIZER_STATE = "state.optimizer."  # what the server's optimiser keeps, in a 
 def save(server: Server) -> tuple[State, dict[str, Any]]:
     """Everything, for a checkpoint: tensors and plain facts.
 
-    The memory of clients is not copied, for it can be large: write it before the next round.
+    What is kept for each client is not copied, for it can be large: write it before the next round.
     """
     roster, clients = server.roster.save()
     counts, fates = server.ledger.save()
@@ -40,7 +41,7 @@ def save(server: Server) -> tuple[State, dict[str, Any]]:
         **prefixed(server.state, "state."),
         **prefixed(server.channel_state, "channel."),
         **prefixed(server.rule_state, "rule."),
-        **prefixed(server.memory.save(), "memory."),
+        **_saved_stores(server),
         **prefixed({n: t.clone() for n, t in roster.items()}, "roster."),
         **prefixed({n: t.clone() for n, t in counts.items()}, "ledger."),
     }
@@ -81,9 +82,24 @@ def check(server: Server, shapes: Shapes, facts: dict[str, Any]) -> None:
     }
     if any(name.startswith(OPTIMIZER_STATE) for name in shapes):
         expected |= _optimizer_shapes(server)
-    memory = {n: form for n, form in shapes.items() if n.startswith("memory.")}
-    check_shapes({n: form for n, form in shapes.items() if n not in memory}, expected)
-    server.memory.check({n.removeprefix("memory."): f for n, f in memory.items()}, len(ids))
+    stores = _stores(server)
+    per_store = {n: form for n, form in shapes.items() if n.startswith(tuple(stores))}
+    check_shapes({n: form for n, form in shapes.items() if n not in per_store}, expected)
+    for prefix, store in stores.items():
+        store.check(under(per_store, prefix), len(ids))
+
+
+def _stores(server: Server) -> dict[str, Store]:
+    """What is kept for each client, by the prefix of its names in a checkpoint."""
+    rows = {"rows.": server.rows} if server.contract.keeps_rows else {}
+    return {"memory.": server.memory} | rows
+
+
+def _saved_stores(server: Server) -> State:
+    saved: State = {}
+    for prefix, store in _stores(server).items():
+        saved |= prefixed(store.save(), prefix)
+    return saved
 
 
 def _optimizer_shapes(server: Server) -> Shapes:
@@ -99,7 +115,9 @@ def _optimizer_shapes(server: Server) -> Shapes:
 def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     """As it was saved; see `check` for what is refused."""
     check(server, shapes_of(tensors), facts)
-    vectors = [t for n, t in tensors.items() if n.startswith(("state.", "channel.", "rule."))]
+    vectors = [
+        t for n, t in tensors.items() if n.startswith(("state.", "channel.", "rule.", "rows."))
+    ]
     if not all(bool(torch.isfinite(t).all()) for t in vectors if t.is_floating_point()):
         raise ValueError("server: a number of its state is not finite")
     steps = float(tensors.get(f"{OPTIMIZER_STATE}step", torch.zeros(())))
@@ -115,9 +133,9 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     counts = {n: t.clone() for n, t in under(tensors, "ledger.").items()}
     if not all(bool(((t >= 0) & (t <= MOST_COUNTED)).all()) for t in counts.values()):
         raise ValueError(f"ledger: a count is not between 0 and {MOST_COUNTED}")
-    memory = under(tensors, "memory.")
     device = server.contract.task.device
-    server.memory.load(memory, device, len(roster), rounds=facts["version"])
+    for prefix, store in _stores(server).items():
+        store.load(under(tensors, prefix), device, len(roster), rounds=facts["version"])
     # as the run was begun, whatever the memory is now
     server.plan = replace(server.plan, streams=facts["sums"])
     server.version = facts["version"]
@@ -131,9 +149,10 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
 def most_bytes(server: Server) -> int:
     """The most that the tensors of `save` take, for the clients enrolled here."""
     tensors, _ = save(server)
-    own = {n: t for n, t in tensors.items() if not n.startswith("memory.")}
+    stores = _stores(server)
+    own = {n: t for n, t in tensors.items() if not n.startswith(tuple(stores))}
     shapes = {**shapes_of(own), **_optimizer_shapes(server)}
-    return bytes_of(shapes) + bytes_of(server.memory.expected())
+    return bytes_of(shapes) + sum(bytes_of(store.expected()) for store in stores.values())
 
 
 def _on_device(server: Server, vectors: State) -> State:

@@ -43,6 +43,8 @@ class StreamingPlan:
             reason = f"the rule {rule.name!r} compares all messages of a round"
         elif not contract.method.traits.can_stream:
             reason = "this method's server step needs all messages of a round"
+        elif contract.keeps_rows:
+            reason = "this method's server keeps something for every client"
         elif contract.link.kept("memory"):
             reason = "this channel remembers the last message of every client at the server"
         elif contract.link.aggregate_stage is not None and contract.link.exact:
@@ -84,6 +86,8 @@ class StreamingMean:
     heard: int = 0  # clients so far
     weight: float = 0.0  # theirs
     state: State = field(default_factory=dict)  # a mean keeps nothing
+    # nobody's: a sum does not show whose messages it is made of
+    wire_ids: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     collecting: bool = True
     _sums: list[WeightedSums] = field(
         default_factory=list
@@ -104,6 +108,9 @@ class StreamingMean:
         self.samples = torch.ones(1, dtype=torch.float64, device=self.samples.device)
         self._call = 0
         return self
+
+    def among(self, selection: Tensor) -> StreamingMean:
+        raise RuntimeError("rule.among: messages that are summed as they arrive have no groups")
 
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         if weights is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -33,6 +33,13 @@ class PlainMean:
     @property
     def weight(self) -> float:
         return float(self.heard)
+
+    @property
+    def wire_ids(self) -> Tensor:
+        return torch.arange(self.heard)
+
+    def among(self, selection: Tensor) -> PlainMean:
+        return replace(self, samples=self.samples[selection])
 
     def __call__(self, up: State, weights: Tensor | None = None) -> State:
         weights = self.method.weigh(self.samples) if weights is None else weights

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -190,18 +190,93 @@ def open_down(
     if not message:
         return {n: torch.empty(*shape, dtype=t, device=device) for n, shape, t in schema.parts}
     matrix = np.frombuffer(message, dtype=np.uint8)[None]
-    head = header(matrix)[0]
-    for field, want in (
-        ("magic", MAGIC),
-        ("run", run),
-        ("schema", schema.checksum),
-        ("version", version),
-        ("client", FROM_SERVER),
-    ):
-        if head[field] != want:
-            raise ValueError(f"message down: {field} is {head[field]}, expected {want}")
+    head = header(matrix)
+    _check_head(head, schema, run, version, FROM_SERVER)
     state = unpack(schema, matrix[:, HEADER.itemsize :])
     return {n: t[0].to(device, copy=True) for n, t in state.items()}
+
+
+def _check_head(
+    head: np.ndarray, schema: Schema, run: int, version: int, clients: int | np.ndarray
+) -> None:
+    """ValueError unless headers are of this run, version and schema, and for these clients."""
+    expected: dict[str, int | np.ndarray] = {
+        "magic": MAGIC,
+        "run": run,
+        "schema": schema.checksum,
+        "version": version,
+        "client": clients,
+    }
+    for name, want in expected.items():
+        other = head[name][head[name] != want]
+        if len(other):
+            what = want if isinstance(want, int) else "that of the client it is for"
+            raise ValueError(f"message down: {name} is {other[0]}, expected {what}")
+
+
+@dataclass(frozen=True, eq=False)
+class DownMessage:
+    """The message down: one for all clients, and one more for each client that is addressed.
+
+    >>> message = DownMessage(b"abc", torch.tensor([2, 5]), np.zeros((2, 4), dtype=np.uint8))
+    >>> len(message), message.only(torch.tensor([5, 7])).wire_ids.tolist()
+    (7, [5])
+    """
+
+    common: bytes
+    wire_ids: Tensor = field(
+        default_factory=lambda: torch.zeros(0, dtype=torch.int64)
+    )  # increasing
+    # uint8[K, length]: a message for each of `wire_ids`
+    own: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.uint8))
+
+    def __len__(self) -> int:
+        """The bytes that a client is sent."""
+        return len(self.common) + self.own.shape[1]
+
+    def only(self, wire_ids: Tensor) -> DownMessage:
+        """What concerns these clients."""
+        if not self.own.size:
+            return self
+        mine = torch.isin(self.wire_ids, wire_ids)
+        return DownMessage(self.common, self.wire_ids[mine], self.own[mine.numpy()])
+
+
+@dataclass(frozen=True, eq=False)
+class ReceivedDown:
+    """A message down as numbers: vectors that all clients got, and rows of single clients."""
+
+    common: State
+    wire_ids: Tensor  # int64, increasing: whose rows these are
+    own: State  # rows
+
+    def of(self, wire_ids: Tensor) -> State:
+        """The message as these clients got it: vectors [m], and rows [K, m] of their own."""
+        if not self.own:
+            return self.common
+        at = torch.searchsorted(self.wire_ids, wire_ids).clamp(max=max(len(self.wire_ids) - 1, 0))
+        if not len(self.wire_ids) or not torch.equal(self.wire_ids[at], wire_ids):
+            raise ValueError("message down: a client has been sent none of its own")
+        return self.common | {n: t[at.to(t.device)] for n, t in self.own.items()}
+
+    def parts(self) -> State:
+        """All numbers."""
+        return self.common | self.own
+
+
+def open_own(
+    schema: Schema, message: DownMessage, run: int, version: int, device: torch.device
+) -> State:
+    """The messages to single clients, checked as `open_down` checks the one to all."""
+    clients = len(message.wire_ids)
+    if message.own.shape != (clients, schema.length):
+        raise ValueError(
+            f"message down: {message.own.shape[1]} bytes for each of {len(message.own)} clients, "
+            f"expected {schema.length} for each of {clients}"
+        )
+    _check_head(header(message.own), schema, run, version, message.wire_ids.numpy())
+    state = unpack(schema, message.own[:, HEADER.itemsize :])
+    return {n: t.to(device, copy=True) for n, t in state.items()}
 
 
 def finite(rows: State) -> np.ndarray:  # -> bool[K]

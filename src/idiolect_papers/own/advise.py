@@ -243,8 +243,9 @@ def _losses(result: Result) -> np.ndarray:  # -> [n]
     by_seed = []
     for seed in result.seeds:
         session = result.session(seed.seed)
-        message = session.server.message(session.server.version)
-        _, losses = session.hosts[0].each_sample(session.server.version, message, "test")
+        host = session.hosts[0]
+        message = session.server.message(session.server.version, host.wire_ids)
+        _, losses = host.each_sample(session.server.version, message, "test")
         by_seed.append(losses.numpy())
     return np.mean(by_seed, axis=0)
 

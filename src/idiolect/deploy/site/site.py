@@ -177,7 +177,8 @@ class Site:
             contract = self.agreed.contract
             clients = self.agreed.federation.clients
             up = max(contract.up.length, contract.up.values * 8)
-            most += contract.down.length + 2 * up + 64 * clients
+            down = contract.down.length + clients * contract.addressed.length
+            most += down + 2 * up + 64 * clients
         return min(most, self.rules.most_bytes)
 
     def close(self) -> None:
@@ -513,10 +514,10 @@ class Site:
             order = calls.read_order(call)
             agreed.terms.check(version, order.factors)
             agreed.terms.check_batch(version, self.rules.min_batch, agreed.most_batch)
-            _check_down(service.host.open_down(order))
+            _check_down(service.host.open_down(order).parts())
         elif call.kind.startswith("evaluate"):
             _, down, _, _ = calls.read_evaluate(call)
-            _check_down(service.host.open_message(version, down))
+            _check_down(service.host.open_message(version, down).parts())
         elif call.kind == "answer":
             query = calls.read_query(call)
             if service.begun != version:
@@ -542,7 +543,8 @@ class Site:
     def _keep_down(self, call: Call, service: Service) -> None:
         """Store the message that personal models are built from, next to the rows."""
         if "down" in call.tensors and service.durable is not None:
-            service.durable.keep_down(call.facts["version"], calls.as_bytes(call.tensors["down"]))
+            clients = call.tensors["train" if call.kind == "update" else "wire_ids"]
+            service.durable.keep_down(call.facts["version"], calls.read_down(call, clients))
 
     def _say(self, call: Call) -> None:
         """A line per round."""

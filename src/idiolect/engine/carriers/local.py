@@ -12,6 +12,7 @@ from ...host.host import Host
 from ...host.scores import Scores
 from ...host.subgroups import SubgroupScores
 from ...server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from ...wire.messages import DownMessage
 from . import EngineTraits
 
 ENGINE = EngineTraits("in this process", remote=False)
@@ -44,7 +45,7 @@ class LocalHosts:
     def evaluate(
         self,
         version: int,
-        down: bytes,
+        down: DownMessage,
         wire_ids: Tensor,
         splits: tuple[str, ...],
         shared: bool = False,
@@ -55,7 +56,7 @@ class LocalHosts:
         return [host.evaluate(version, down, wire_ids, splits) for host in self.hosts]
 
     def evaluate_subgroups(
-        self, version: int, down: bytes, wire_ids: Tensor, shared: bool = False
+        self, version: int, down: DownMessage, wire_ids: Tensor, shared: bool = False
     ) -> list[SubgroupScores]:
         """Figures by subgroup, by host."""
         return [host.evaluate_subgroups(version, down, wire_ids, shared) for host in self.hosts]

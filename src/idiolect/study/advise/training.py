@@ -410,12 +410,13 @@ class Trainer:
         _, held_out = self.split(seed)
         scores = np.full((2, self.holdout.samples), math.nan, dtype=np.float32)
         session = result.session()
-        message = session.server.message(session.server.version)
-        hits, loss = session.hosts[0].each_sample(session.server.version, message, "valid")
+        host = session.hosts[0]
+        message = session.server.message(session.server.version, host.wire_ids)
+        hits, loss = host.each_sample(session.server.version, message, "valid")
         scores[:, held_out] = np.stack([hits.numpy(), loss.numpy()])
         candidate.outcomes[power, seed] = scores
         if self.keeps_outputs:
-            answers = session.hosts[0].each_output(session.server.version, message, "valid").outputs
+            answers = host.each_output(session.server.version, message, "valid").outputs
             outputs = np.full((self.holdout.samples, *answers.shape[1:]), math.nan, np.float32)
             outputs[held_out] = answers.numpy()
             candidate.outputs[power, seed] = outputs

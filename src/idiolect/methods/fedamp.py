@@ -1,0 +1,98 @@
+"""FedAMP: every client is pulled towards those whose models are like its own.
+
+Huang et al. 2021 (AAAI), Algorithm 1. Choose it when clients fall into groups that nobody knows.
+The server keeps each client's last model and sends each a mixture of all, in which like models
+weigh more. Costs per round: d numbers each way for each sampled client, its own message down;
+`steps` gradients. Keeps N d numbers at the server, and each client its own model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.knobs import knob
+from ..core.types import State
+from ..method import Combine, Traits
+from ..task.context import Here
+from ..task.task import Task
+from .options import LocalSgd, epochs_knob, steps_knob
+
+
+@dataclass(frozen=True)
+class FedAmp(LocalSgd):
+    """Each client is pulled to clients of like models. For groups of clients that nobody knows."""
+
+    traits = Traits(
+        optimizers=("w",),
+        linear=False,
+        uncombined="the server keeps each client's model, and mixes them for each client",
+        discloses="it is sent itself",
+        shares_statistics=False,
+        reductions={"lam": "nothing pulls: this is Local, of the clients heard"},
+    )
+
+    lr: float = knob(0.1, "step size", above=0)
+    steps: int = steps_knob(20, "SGD steps per round")
+    epochs: int = epochs_knob()
+    lam: float = knob(0.1, "λ / α of the paper, pull of each model to its mixture", low=0)
+    share: float = knob(
+        0.5, "α A'(0) (N - 1): what all others weigh while models are equal", low=0, high=1
+    )
+    sigma: float = knob(
+        1.0, "σ: at a squared distance of σ a model weighs 1/e of an equal one", above=0
+    )
+
+    def server(self, task: Task) -> State:
+        return {}
+
+    def server_rows(self, task: Task, clients: np.ndarray) -> State:
+        models = task.x0.repeat(len(clients), 1)
+        return {"models": models, "heard": models.new_zeros(len(clients), 1)}
+
+    def broadcast(self, task: Task, server: State) -> State:
+        return {}
+
+    def address(self, task: Task, server: State, clients: Tensor) -> State:
+        clients = clients.to(task.device)
+        own = server["models"][clients]
+        heard = server["heard"][:, 0].nonzero().flatten()  # of the others nothing is known
+        models = server["models"]
+        if len(heard) < len(models):
+            models = models[heard]
+        # ξ_ij = α A'(||w_i - w_j||²), A'(x) = exp(-x / σ) / σ
+        closeness = (-_squared_distances(own, models) / self.sigma).exp()
+        closeness[clients.unsqueeze(1) == heard] = 0  # of a client to itself
+        weights = self.share / max(len(heard) - 1, 1) * closeness
+        # u_i = (1 - Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j
+        return {"u": (1 - weights.sum(1, keepdim=True)) * own + weights @ models}
+
+    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
+        return {"models": up["w"], "heard": torch.ones_like(up["w"][:, :1])}
+
+    def private(self, task: Task, clients: np.ndarray) -> State:
+        return {"w": task.x0.repeat(len(clients), 1)}
+
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        u = down["u"]
+
+        def pull(w: Tensor) -> Tensor:
+            return self.lam * (w - u)
+
+        # w_i = argmin F_i(w) + λ / (2 α) ||w - u_i||², by steps of SGD
+        w = self.sgd(task, private["w"], here, self.lr, self.steps, self.epochs, pull)
+        return {"w": w}, {"w": w}
+
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+        return private["w"]
+
+
+def _squared_distances(own: Tensor, models: Tensor) -> Tensor:  # [K, d], [N, d] -> [K, N]
+    """||w_i - w_j||², by one matrix product around the mean of all."""
+    centre = models.mean(0) if len(models) else 0
+    own, models = own - centre, models - centre
+    squares = torch.linalg.vecdot(own, own).unsqueeze(1) + torch.linalg.vecdot(models, models)
+    return (squares - 2 * own @ models.T).clamp(min=0)
