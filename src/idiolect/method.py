@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from .core.knobs import Factors, Knobs, SettingError, scaled
-from .core.types import State
+from .core.types import Personal, State, Tree
 from .task.context import Here
 from .task.task import Task
 
@@ -201,9 +201,17 @@ class Method(Knobs):
         """A round at the clients: (message up, new private rows); rows in, rows out."""
         raise NotImplementedError(f"{type(self).__name__} does not define update")
 
-    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
-        """x[K, d]: the model each client predicts with."""
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Personal:
+        """x[K, d]: the model each client predicts with; or the rows that `predict` takes."""
         return down["w"].expand(here.rows, -1)
+
+    def predict(self, task: Task, personal: State, inputs: Tree) -> Tree:
+        """What clients answer to inputs[K, B, ...], where that is not the output of one model.
+
+        A method that has it returns a State of rows from `personal`: models of a mixture,
+        prototypes, neighbours.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define predict")
 
     # -- what others may ask ---------------------------------------------------------------------
     def reference(self, task: Task, down: State) -> State:

@@ -28,6 +28,7 @@ def prefixed(state: Mapping[str, T], prefix: str) -> dict[str, T]:
     return {f"{prefix}{n}": t for n, t in state.items()}
 
 
+Personal = Tensor | State  # what clients predict with: x[K, d], or rows for `Method.predict`
 Tree = Any  # Tensor | tuple[Tree, ...] | list[Tree] | dict[str, Tree]
 
 

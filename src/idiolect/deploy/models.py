@@ -30,6 +30,7 @@ from ..data.read.ids import ClientId, unknown_client
 from ..host.durable import Durable
 from ..host.host import Host
 from ..host.service import Refused
+from ..methods.predictor import no_single_model
 from ..run.plan import Plan
 from ..run.predict import Prediction, client_by_row, predict
 from ..run.settings import DTYPES
@@ -230,6 +231,8 @@ class SiteModels:
             x = self.host.personal(self.version, self._down, wire_id)
         except ValueError as error:  # the last message was to other clients
             raise SettingError(f"client: {client!r}: {error}") from None
+        if not isinstance(x, Tensor):
+            raise SettingError(f"model: {no_single_model(self.host.contract.method)}")
         if not bool(x.isfinite().all()):
             raise NotFinite(
                 f"model: that of client {client!r} is not finite after round {self.rounds}: it is "

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core.draws import keyed_draws
 from ..core.tensors import TILE, tiles
-from ..core.types import Tree, first, leaves, map_tree
+from ..core.types import Personal, State, Tree, first, leaves, map_tree
 from ..data.federation import Federation
 from ..task.losses import SampleScores, joined
 from ..task.task import Task
@@ -69,8 +69,16 @@ class Evaluator:
     do not depend on who else is there.
     """
 
-    def __init__(self, task: Task, data: Federation, split: str, one_by_one: bool = False):
+    def __init__(
+        self,
+        task: Task,
+        data: Federation,
+        split: str,
+        one_by_one: bool = False,
+        predict: Callable[[State, Tree], Tree] | None = None,  # where it is not one model
+    ):
         self.task = task
+        self.predict = predict
         self.one_by_one = one_by_one or task.behaviour.client_by_client
         self.data = data
         self.offsets = data.offsets[split]
@@ -124,18 +132,24 @@ class Evaluator:
         return [(self.low + a, self.low + b) for a, b in cuts]
 
     def personal(
-        self, x: Tensor, rows: Tensor, into: ScoreSums, tally: Counting | None = None
+        self, models: Personal, rows: Tensor, into: ScoreSums, tally: Counting | None = None
     ) -> None:
-        """Models x[K, d] of these rows; their scores are written into `into`."""
+        """Models x[K, d] of these rows, or what they predict with; scores are written `into`."""
         for group in self._groups(rows):
             inputs, targets, exists = self._padded(rows[group])
             mass = self._padded_weights(rows[group], exists)
-            outputs = self.task.outputs(_rows_of(x, group), inputs)
+            outputs = self._outputs(models, group, inputs)
             each = _weighed(padded_scores(self.task, outputs, targets, exists), mass)
             into.hits[rows[group]] = _row_sums(each.hits, each.hit_weights, exists)
             into.loss[rows[group]] = _row_sums(each.loss, each.loss_weights, exists)
             if tally is not None:
                 tally.add_padded(rows[group], outputs, targets, exists, mass)
+
+    def _outputs(self, models: Personal, group: Tensor, inputs: Tree) -> Tree:
+        if isinstance(models, Tensor):
+            return self.task.outputs(_rows_of(models, group), inputs)
+        assert self.predict is not None
+        return self.predict({n: _rows_of(t, group) for n, t in models.items()}, inputs)
 
     def _groups(self, rows: Tensor) -> list[Tensor]:
         """Positions in `rows`, in groups of one padded length. Found once per cohort."""

@@ -7,7 +7,7 @@ row here; the numbering of rows is the host's own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from ..core.files import private_folder
 from ..core.knobs import SettingError, whole
 from ..core.store import Store
 from ..core.tensors import Shapes, bytes_of, check_shapes, read_tensors, shapes_of, write_tensors
-from ..core.types import State, leaves, prefixed, under
+from ..core.types import Personal, State, Tree, leaves, prefixed, under
 from ..data.federation import Federation
 from ..server.protocol import Contract, ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
 from ..solvers import sgd
@@ -337,7 +337,7 @@ class Host:
         for rows in by_size.split(self.chunk) if len(by_size) else ():
             x, tally = self._personal(version, received, rows)
             gradients[rows] = tally
-            if _is_one_model(x, received.common):
+            if isinstance(x, Tensor) and _is_one_model(x, received.common):
                 sums = {s: self._evaluator(s).shared(x[0], tallies[s]) for s in splits}
                 break
             for split in splits:
@@ -410,7 +410,7 @@ class Host:
         by_size = clients[self.samples[clients].argsort(stable=True)]
         for rows in by_size.split(self.chunk) if len(by_size) else ():
             x, _ = self._personal(version, received, rows)
-            if _is_one_model(x, received.common):
+            if isinstance(x, Tensor) and _is_one_model(x, received.common):
                 evaluator.shared(x[0], each)
                 break
             evaluator.personal(x, rows, evaluator.blank(), each)
@@ -434,28 +434,27 @@ class Host:
             metrics, form_of(self.data, self.contract.task.criterion), self.data.clients, rows
         )
 
-    def personal(self, version: int, message: DownMessage, wire_id: int) -> Tensor:  # -> x[d]
-        """The model that a client predicts with: for its owner only, no engine calls this."""
-        return self.personal_rows(version, message, torch.tensor([wire_id]))[0]
+    def personal(self, version: int, message: DownMessage, wire_id: int) -> Personal:
+        """What a client predicts with: x[d], or a State. For its owner; no engine calls this."""
+        rows = self.personal_rows(version, message, torch.tensor([wire_id]))
+        return rows[0] if isinstance(rows, Tensor) else {n: t[0] for n, t in rows.items()}
 
-    def personal_rows(
-        self, version: int, message: DownMessage, wire_ids: Tensor
-    ) -> Tensor:  # -> x[K, d]
-        """The same for several clients of this host, in their order."""
+    def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Personal:
+        """The same for several clients of this host, in their order: x[K, d], or rows."""
         received = self.open_message(version, message)
         chunks = self.rows(wire_ids).split(self.chunk)
-        return torch.cat([self._personal(version, received, rows)[0] for rows in chunks])
+        return joined_rows([self._personal(version, received, rows)[0] for rows in chunks])
 
     def _personal(
         self, version: int, received: ReceivedDown, rows: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """x[K, d], and the gradient evaluations that personalising took."""
+    ) -> tuple[Personal, Tensor]:
+        """x[K, d] or rows to predict with, and the gradient evaluations that personalising took."""
         task = self.contract.task
         here = self.here(rows, version, "personal")
         down = received.of(self.wire_ids[rows])
         x = self.contract.method.personal(task, down, self.store.read(rows), here)
         steps = self.settings.finetune_steps
-        if steps:
+        if steps and isinstance(x, Tensor):
             x = self._finetuned(x, here, steps)
         return x, here.tally
 
@@ -594,8 +593,13 @@ class Host:
     def _evaluator(self, split: str) -> Evaluator:
         if split not in self._evaluators:
             task = self.contract.task
-            self._evaluators[split] = Evaluator(task, self.data, split, self.settings.chunk == 1)
+            one_by_one = self.settings.chunk == 1
+            self._evaluators[split] = Evaluator(task, self.data, split, one_by_one, self._predict)
         return self._evaluators[split]
+
+    def _predict(self, personal: State, inputs: Tree) -> Tree:
+        with torch.no_grad():
+            return self.contract.method.predict(self.contract.task, personal, inputs)
 
     @property
     def chunk(self) -> int:
@@ -608,6 +612,27 @@ class Host:
         size = task.dtype.itemsize
         values = sum(t[0].numel() for t in leaves(self.data.inputs) if len(t))
         return self.settings.rows_at_once(task.d * size, values * size, batch)
+
+
+def joined_rows(parts: Sequence[Personal]) -> Personal:
+    """Rows of several groups of clients as one; a State's tensors are filled up with zeros.
+
+    >>> joined_rows([{"x": torch.ones(1, 2)}, {"x": torch.ones(2, 3)}])["x"].tolist()
+    [[1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+    states = [part for part in parts if not isinstance(part, Tensor)]
+    if not states:
+        return torch.cat([part for part in parts if isinstance(part, Tensor)])
+    out: State = {}
+    for name, like in states[0].items():
+        rows = [state[name] for state in states]
+        shape = [max(t.shape[axis] for t in rows) for axis in range(1, like.dim())]
+        out[name] = like.new_zeros(sum(map(len, rows)), *shape)
+        at = 0
+        for t in rows:
+            out[name][(slice(at, at + len(t)), *(slice(n) for n in t.shape[1:]))] = t
+            at += len(t)
+    return out
 
 
 def _is_one_model(x: Tensor, down: State) -> bool:

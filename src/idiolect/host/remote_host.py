@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.knobs import SettingError
 from ..core.scratch import ScratchFolder
-from ..core.types import State
+from ..core.types import Personal, State
 from ..data.federation import Census, Federation
 from ..wire.messages import DownMessage
 from .calls import MOST_COUNTED, Call
@@ -37,11 +37,11 @@ class HostLike(Protocol):
     def unreported(self, wire_ids: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         """Scores, of no sample, of clients that have reported none."""
 
-    def personal(self, version: int, message: DownMessage, wire_id: int) -> Tensor:
-        """The personal model of a client."""
+    def personal(self, version: int, message: DownMessage, wire_id: int) -> Personal:
+        """What a client predicts with: x[d], or a State."""
 
-    def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Tensor:
-        """The personal models of some clients: x[K, d]."""
+    def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Personal:
+        """What some clients predict with: x[K, d], or rows."""
 
     def each_sample(self, version: int, message: DownMessage, split: str) -> tuple[Tensor, Tensor]:
         """Hits and loss of every sample of a split."""
@@ -144,10 +144,10 @@ class RemoteHost:
         """The samples of its clients, in this process."""
         return self.local.data
 
-    def personal(self, version: int, message: DownMessage, wire_id: int) -> Tensor:
+    def personal(self, version: int, message: DownMessage, wire_id: int) -> Personal:
         return self.local.personal(version, message, wire_id)
 
-    def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Tensor:
+    def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Personal:
         return self.local.personal_rows(version, message, wire_ids)
 
     def each_sample(self, version: int, message: DownMessage, split: str) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.types import State
+from ..core.types import Personal, State
 from ..method import Combine, Method, Traits
 from ..task.buffers import Statistics
 from ..task.context import Here
@@ -91,10 +91,10 @@ class WithStatistics(Wrapped):
             up = up | {NAME: rows[self.traits.models[0]]}
         return up, after | {_row_name(model): rows[model] for model in self._private_models()}
 
-    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Personal:
         here.statistics = self._rows(down, private, here.rows)
         x = self.inner.personal(task, _without(down), _without(private), here)
-        if x.shape[-1] > task.d:
+        if not isinstance(x, Tensor) or x.shape[-1] > task.d:
             return x  # the method has completed it with the statistics that belong to it
         models = self.traits.models
         w = down.get(self.traits.shared_name)

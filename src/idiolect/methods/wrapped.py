@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ..core.knobs import Factors
-from ..core.types import State, prefixed, under
+from ..core.types import Personal, State, Tree, prefixed, under
 from ..method import Combine, Method, Traits
 from ..task.client_optimizer import ClientOptimizer
 from ..task.context import Here
@@ -61,8 +61,11 @@ class Wrapped(Method):
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         return self.inner.update(task, down, private, here)
 
-    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Personal:
         return self.inner.personal(task, down, private, here)
+
+    def predict(self, task: Task, personal: State, inputs: Tree) -> Tree:
+        return self.inner.predict(task, personal, inputs)
 
     def reference(self, task: Task, down: State) -> State:
         return self.inner.reference(task, down)
@@ -118,7 +121,7 @@ class WithOptimizerState(Wrapped):
         up, after = self.inner.update(task, down, _without_state(private), here)
         return up, after | prefixed(here.optimise.kept(), _PREFIX)
 
-    def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
+    def personal(self, task: Task, down: State, private: State, here: Here) -> Personal:
         """Steps before use start with a new optimiser, whose state is dropped."""
         return self.inner.personal(task, down, _without_state(private), here)
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from ..core.knobs import SettingError
 from ..core.text import plural
-from ..core.types import Id
+from ..core.types import Id, Personal
 from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
 from ..host.host import Host
 from ..host.scores import Scores, summarise
+from ..methods.predictor import module_of
 from ..report.subgroups import SubgroupFigure, subgroup_figures
 from ..server.protocol import Contract, RoundRequest
 from ..server.roster import Roster
@@ -43,13 +44,13 @@ class PersonalisedModels:
         """Model and loss."""
         return self.contract.task
 
-    def personal(self, client: Id) -> Tensor:  # -> x[d]
-        """The model that a client predicts with."""
+    def personal(self, client: Id) -> Personal:  # -> x[d], or a State
+        """What a client predicts with."""
         return self.host.personal(self.rounds, self.down, self.roster.wire_id(client))
 
     def module(self, client: Id) -> nn.Module:
         """The same as a torch module."""
-        return self.task.module_of(self.personal(client))
+        return module_of(self.contract.method, self.task, self.personal(client))
 
 
 def personalised(

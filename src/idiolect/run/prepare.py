@@ -26,6 +26,7 @@ from ..host.lazy_federation import LazyFederation, positive_of
 from ..host.metrics import PositiveClass, check_metrics
 from ..method import Method
 from ..methods import batchnorm, equal_to, label_of, name_of
+from ..methods.predictor import predicts_by_itself
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
 from ..server.roster import select
@@ -215,6 +216,11 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
             )
         s.rule.check(parts.clients_heard)
     _check_rows(parts)
+    if s.finetune_steps and predicts_by_itself(method):
+        raise SettingError(
+            f"finetune_steps must be 0 for {name_of(method)}, whose clients do not predict with "
+            f"one model, got {s.finetune_steps}"
+        )
     link = Link.fit(s.channel, method, parts.first_task)
     if s.asynchronous:
         _check_asynchronous(parts, link)

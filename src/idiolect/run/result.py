@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from ..core.files import private_folder, write_atomic, write_csv, write_document, write_json
 from ..core.knobs import SettingError
 from ..core.text import PRINT_IT, plural, shown
-from ..core.types import Id
+from ..core.types import Id, Personal
 from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
 from ..host.scores import COLLAPSE_LOSS
+from ..methods.predictor import no_single_model
 from ..report.card import model_card
 from ..report.format import number
 from ..report.subgroup_tables import SubgroupsView, subgroups_view
 from ..report.tables import results_table
+from ..server.protocol import Contract
 from ..server.roster import Roster
 from ..task.initial import constants
 from .directory import RunDirectory
@@ -65,7 +67,10 @@ class RunModels(Models, Protocol):
     @property
     def roster(self) -> Roster: ...
 
-    def personal(self, client: Id) -> Tensor: ...  # -> x[d]
+    @property
+    def contract(self) -> Contract: ...
+
+    def personal(self, client: Id) -> Personal: ...  # -> x[d], or a State
 
 
 class Result:
@@ -268,6 +273,8 @@ class Result:
         paths: list[Path] = []
         for wire_id, client_id in enumerate(models.roster.ids):
             x = models.personal(client_id)
+            if not isinstance(x, Tensor):
+                raise SettingError(f"export: {no_single_model(models.contract.method)}")
             if task.numerics.target_scale is None:
                 weights = {**constants(task.module), **task.tensors_of(x.cpu())}
             else:  # the module that is handed out, whose outputs are in the user's units

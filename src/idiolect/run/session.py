@@ -18,7 +18,7 @@ from ..attacks.malicious import MaliciousHost, Observer, WatchedHost
 from ..core.documents import decode, expect
 from ..core.knobs import SettingError
 from ..core.tensors import Shapes, bytes_of, check_shapes, shapes_of
-from ..core.types import Id, State
+from ..core.types import Id, Personal, State
 from ..data.federation import Federation
 from ..data.prepare.target_sums import bytes_of_moments
 from ..engine.arrivals import Arrivals, Pace
@@ -29,6 +29,7 @@ from ..host.host import Host, HostSettings
 from ..host.lazy_federation import whole
 from ..host.remote_host import HostLike
 from ..method import Method
+from ..methods.predictor import module_of, no_single_model
 from ..server.asynchronous import AsyncServer
 from ..server.protocol import Contract
 from ..server.roster import Roster
@@ -212,8 +213,8 @@ class Session:
             self.engine.advance(s.schedule.factors(self.rounds, s.rounds))
 
     # -- models, for their owners ----------------------------------------------------------------
-    def personal(self, client: Id) -> Tensor:  # -> x[d]
-        """The model that a client predicts with."""
+    def personal(self, client: Id) -> Personal:  # -> x[d], or a State
+        """What a client predicts with."""
         wire_id = self.server.roster.wire_id(client)
         version = self.rounds
         down = self.server.message(version, torch.tensor([wire_id]))
@@ -223,18 +224,24 @@ class Session:
         raise SettingError(f"client: {client!r} is hosted in another process")
 
     def personal_rows(self) -> Tensor:  # -> x[N, d]
-        """The models of all clients, in the order of the federation."""
+        """The models of all clients, in the order of the federation.
+
+        Of a method whose clients predict with one each.
+        """
         version = self.rounds
         rows = []
         for host in self.hosts:
             down = self.server.message(version, host.wire_ids)
-            rows.append(host.personal_rows(version, down, host.wire_ids))
+            models = host.personal_rows(version, down, host.wire_ids)
+            if not isinstance(models, Tensor):
+                raise SettingError(no_single_model(self.contract.method))
+            rows.append(models)
         order = torch.cat([host.wire_ids for host in self.hosts]).argsort()
         return torch.cat(rows)[order.to(rows[0].device)]
 
     def module(self, client: Id) -> nn.Module:
         """The same as a torch module."""
-        return self.contract.task.module_of(self.personal(client))
+        return module_of(self.contract.method, self.task, self.personal(client))
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.documents import expect, expect_fields
 from ..core.files import resume_command
 from ..core.knobs import SettingError, build
 from ..core.registry import names_in
 from ..core.text import warn
-from ..core.types import Id
+from ..core.types import Id, Personal, leaves
 from ..data.federation import SPLITS, Census, Federation
 from ..methods import make_method
 from ..report.targets import Goals
@@ -241,7 +241,7 @@ class WithoutData(Session):
 
     with_data: Callable[[], Session] | None = None  # for a run whose data can be made again
 
-    def personal(self, client: Id) -> Tensor:  # -> x[d]
+    def personal(self, client: Id) -> Personal:  # -> x[d], or a State
         self.server.roster.wire_id(client)  # refuses a client that took no part
         if len(self.people.held_out) and not self.held_out_personalised:
             return self._again().personal(client)
@@ -251,7 +251,7 @@ class WithoutData(Session):
             raise
         except Exception:  # whatever a model does with samples that are empty
             return self._again().personal(client)
-        if not bool(x.isfinite().all()):
+        if not all(bool(t.isfinite().all()) for t in leaves(x)):
             raise SettingError("model: its weights are not finite, or need the client's data")
         return x
 

@@ -6,6 +6,7 @@ from .kernels.graph import Layer
 from .layout import Layout
 from .losses import Loss, logits, shaped_as
 from .task import Numerics, Task
+from .term import Pass, Term
 
 __all__ = [
     "Batch",
@@ -13,8 +14,10 @@ __all__ = [
     "Layout",
     "Loss",
     "Numerics",
+    "Pass",
     "Stacked",
     "Task",
+    "Term",
     "logits",
     "shaped_as",
 ]

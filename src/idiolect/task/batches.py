@@ -128,7 +128,7 @@ class Batches:
     def draw(self) -> Batch:
         """A fresh mini-batch for every row."""
         if self.batching == "full":
-            self._full = self._full or self._all()
+            self._full = self._full or self.all()
             batch = replace(self._full, noise_keys=self._noise())
         elif self.batching == "epochs":
             batch = self._gather(*self._next_in_order())
@@ -178,7 +178,8 @@ class Batches:
         exists = place < self.sizes[:, None]
         return np.take_along_axis(self._order, np.where(exists, place, 0), axis=1), exists
 
-    def _all(self) -> Batch:
+    def all(self) -> Batch:
+        """All training data of every row."""
         place = np.arange(max(int(self.sizes.max(initial=0)), 1))
         exists = place < self.sizes[:, None]
         return self._gather(np.where(exists, place, 0), exists)

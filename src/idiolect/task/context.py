@@ -97,6 +97,10 @@ class Here:
             return replace(batch, statistics=self.statistics, model=model)
         return batch
 
+    def training_samples(self) -> Batch:
+        """All training samples of every row, filled up to the longest."""
+        return self._batches.all()
+
     def restart(self) -> None:
         """Another stream of mini-batches for every row, once rows have taken unlike numbers.
 

@@ -31,6 +31,7 @@ from .layout import Layout, Split, split_by
 from .losses import Given, Loss, Standardised, as_loss, spread, total
 from .output_units import in_user_units
 from .target_scale import TargetScale
+from .term import HEAD, Term
 from .trial import SAMPLES, Behaviour, try_out
 
 CPU = torch.device("cpu")
@@ -192,9 +193,26 @@ class Task:
             self.try_on(inputs, targets)
 
     # -- functions of rows -----------------------------------------------------------------------
-    def outputs(self, x: Tensor, inputs: Tree) -> Tree:
-        """x[K, d] (or with running statistics [K, d + m]), inputs[K, B, ...] -> [K, B, ...]."""
-        return self._in_units(self._outputs(x, inputs), lead=2)
+    def outputs(self, x: Tensor, inputs: Tree, as_trained: bool = False) -> Tree:
+        """x[K, d] (or with running statistics [K, d + m]), inputs[K, B, ...] -> [K, B, ...].
+
+        `as_trained`: of standardised targets in their units, as a `Term` sees them.
+        """
+        outputs = self._outputs(x, inputs)
+        return outputs if as_trained else self._in_units(outputs, lead=2)
+
+    def features(self, x: Tensor, inputs: Tree, layer: str = HEAD) -> Tensor:
+        """What a layer gives for inputs[K, B, ...]: [K, B, ...].
+
+        "head" is what the last layers (`Task.split("head")`) are given; any other name is that of a
+        module, and means what it returns.
+
+        >>> task = Task(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))
+        >>> task.features(task.x0.repeat(4, 1), torch.ones(4, 5, 3)).shape
+        torch.Size([4, 5, 2])
+        """
+        with torch.no_grad():
+            return self._by_kernel(lambda kernel: kernel.features(x, inputs, layer))
 
     def _outputs(self, x: Tensor, inputs: Tree) -> Tree:
         """The same as the objective takes them."""
@@ -226,12 +244,15 @@ class Task:
         each = self.objective.of_rows(outputs, batch.targets)
         return (each * spread(weights, each)).flatten(1).sum(1)
 
-    def grad(self, x: Tensor, batch: Batch) -> Tensor:
-        """The gradient of each row's mini-batch loss at its model, counted: x[K, d] -> [K, d]."""
+    def grad(self, x: Tensor, batch: Batch, extra: Term | None = None) -> Tensor:
+        """The gradient of each row's mini-batch loss at its model, counted: x[K, d] -> [K, d].
+
+        `extra`: what a method adds to the loss.
+        """
         if self._trial is None:
             self._try_batch(batch)
         batch.tally.add_(1 if batch.active is None else batch.active.cpu())
-        g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.objective))
+        g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.objective, extra))
         decay = self.numerics.weight_decay
         if decay:
             g = g + decay * x

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from ..core import streams
 from ..core.knobs import SettingError, build
-from ..core.types import State, prefixed
+from ..core.types import State, first, prefixed
 from ..data.federation import SPLITS, Federation
 from ..engine.carriers.local import LocalHosts
 from ..host.host import Host
@@ -164,8 +164,15 @@ def pure(method: Method, settings: Settings) -> None:
         "a message needs one row per client, in the task's dtype"
     )
     assert _form(rows) == _form(private), "private rows changed form"
-    expected = (bench.clients, task.d)
-    assert x.shape == expected, f"personal models are {tuple(x.shape)}, expected {expected}"
+    if isinstance(x, Tensor):
+        expected = (bench.clients, task.d)
+        assert x.shape == expected, f"personal models are {tuple(x.shape)}, expected {expected}"
+    else:
+        inputs = here.training_samples().inputs
+        outputs = first(method.predict(task, x, inputs))
+        assert outputs.shape[:2] == first(inputs).shape[:2], (
+            f"predict gave {tuple(outputs.shape)}, expected {tuple(first(inputs).shape[:2])} first"
+        )
 
     if up:
         messages = _copy(up)
@@ -306,7 +313,8 @@ def counted(method: Method, settings: Settings) -> None:
         tally = here.tally + before_use.tally
         gap = (tally - watched.evaluations).abs().amax()
         assert not gap, f"the tally of gradient evaluations is off by {int(gap)} of a client"
-        outcomes.append({**prefixed(up, "up."), **prefixed(rows, "private."), "x": x})
+        models = {"x": x} if isinstance(x, Tensor) else prefixed(x, "personal.")
+        outcomes.append({**prefixed(up, "up."), **prefixed(rows, "private."), **models})
     if not _equal(*({n: t.detach() for n, t in outcome.items()} for outcome in outcomes)):
         assert not watched.own_gradients, (
             f"{' and '.join(sorted(watched.own_gradients))} used on training data outside of "
@@ -524,10 +532,10 @@ def _same(a: Result, b: Result, tolerance: float) -> None:
         ("server", state_of(a), state_of(b)),
         ("private", private_of(a), private_of(b)),
     )
-    for what, first, second in states:
-        assert first.keys() == second.keys(), f"{what} has other entries"
-        for name, t in first.items():
-            _close(t, second[name], tolerance, f"{what} {name!r}")
+    for what, ours, theirs in states:
+        assert ours.keys() == theirs.keys(), f"{what} has other entries"
+        for name, t in ours.items():
+            _close(t, theirs[name], tolerance, f"{what} {name!r}")
     _close(gradients_of(a), gradients_of(b), 0.0, "gradient counts")
 
 

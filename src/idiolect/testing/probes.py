@@ -16,6 +16,7 @@ from ..core.types import State, Tree
 from ..method import Method
 from ..task.batches import Batch
 from ..task.task import Task
+from ..task.term import HEAD, Term
 
 
 @dataclass
@@ -73,7 +74,7 @@ class WatchedTask(Task):
         self._inside = 0  # calls of the task's own functions under way
         self._kernel: Any = _WatchedKernel(task._kernel, self)
 
-    def grad(self, x: Tensor, batch: Batch) -> Tensor:
+    def grad(self, x: Tensor, batch: Batch, extra: Term | None = None) -> Tensor:
         self._count(batch, 1)
         return x.detach().clone()
 
@@ -84,9 +85,13 @@ class WatchedTask(Task):
     def loss(self, x: Tensor, batch: Batch) -> Tensor:
         return x.detach().square().sum(-1) / 2
 
-    def outputs(self, x: Tensor, inputs: Tree) -> Tree:
+    def outputs(self, x: Tensor, inputs: Tree, as_trained: bool = False) -> Tree:
         with self._own_work():
-            return super().outputs(x, inputs)
+            return super().outputs(x, inputs, as_trained)
+
+    def features(self, x: Tensor, inputs: Tree, layer: str = HEAD) -> Tensor:
+        with self._own_work():
+            return super().features(x, inputs, layer)
 
     def outputs_of_one(self, w: Tensor, inputs: Tree) -> Tree:
         with self._own_work():

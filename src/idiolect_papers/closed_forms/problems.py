@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from idiolect import Federation, Knobs, Task, knob, projections
-from idiolect.task import Batch, Loss, logits, shaped_as
+from idiolect.task import Batch, Loss, Term, logits, shaped_as
 
 
 def matrix_of(kind: str, dim: int, d: int, seed: int = 0) -> Tensor:  # -> P[dim, d]
@@ -118,7 +118,9 @@ class Means(Knobs):
 class _MeansTask(Task):
     """The same gradient as that of any task, by its formula: a tenth of the time."""
 
-    def grad(self, x: Tensor, batch: Batch) -> Tensor:
+    def grad(self, x: Tensor, batch: Batch, extra: Term | None = None) -> Tensor:
+        if extra is not None:
+            return super().grad(x, batch, extra)
         batch.tally.add_(1 if batch.active is None else batch.active.cpu())
         # per sample (1/d) a (a x - y) with a = √(d h), y = a ξ
         shares = batch.weights.unsqueeze(-1) / x.shape[-1] * batch.inputs  # [K, B, 1]

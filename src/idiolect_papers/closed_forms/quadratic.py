@@ -72,7 +72,7 @@ class QuadraticTask(Task):
         )
         self.numerics = numerics
         whole = Layout(("x",), (torch.Size([1, self.d]),), (0, self.d), self.device)
-        self._linear = Stacked([Layer("linear", "x")], whole)
+        self._linear = Stacked(nn.Identity(), [Layer("linear", "x")], whole)
         if stacked:
             self._kernel = self._linear
 

@@ -113,4 +113,4 @@ def malicious_of(result: Result) -> Tensor:  # -> bool[N]
 def models_of(result: Result, clients: int) -> Tensor:  # -> x[N, d]
     """The personal models at the end of a run."""
     session = result.session()
-    return torch.stack([session.personal(client) for client in session.server.roster.ids[:clients]])
+    return session.personal_rows()[:clients]

@@ -75,7 +75,7 @@ def choose(
                 "kernel: 'stacked' needs a chain of linear layers and activations; "
                 "this model takes 'vmap', 'rows' or 'compiled'"
             )
-        return Stacked(layers, layout)
+        return Stacked(module, layers, layout)
     if kernel == "rows":
         return Rows(module, layout, behaviour, statistics)
     return Compiled(module, layout) if kernel == "compiled" else Vmapped(module, layout)

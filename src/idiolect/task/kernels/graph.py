@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,7 @@ class Layer:
     kind: str  # "" for a layer that changes nothing
     weight: str = ""
     bias: str = ""  # "" for a linear layer without bias
+    path: str = field(default="", compare=False)  # of its module; "" where a function was called
 
 
 def trace(module: nn.Module) -> fx.Graph | None:
@@ -86,7 +87,7 @@ def layer_chain(module: nn.Module) -> list[Layer] | None:
     if type(module) is nn.Linear:  # tracing would look inside it
         layers: list[Layer] | None = [_linear(module, prefix="")]
     elif (steps := _steps(module)) and all(map(_is_torch_layer, steps.values())):
-        layers = _in_sequence([_of_module(m, name) for name, m in steps.items()])
+        layers = _in_sequence([_at(name, _of_module(m, name)) for name, m in steps.items()])
     else:
         modes = {m: m.training for m in module.modules()}
         layers = _traced_layers(module.train())
@@ -166,12 +167,16 @@ def _layer(node: fx.Node, modules: dict[str, nn.Module], sizes: set[fx.Node]) ->
     """The layer that a traced node stands for, or None where a chain has no such layer."""
     if node.op == "call_module":
         name = str(node.target)
-        return _of_module(modules[name], name)
+        return _at(name, _of_module(modules[name], name))
     if node.op == "call_function":
         return _of_function(node)
     if node.op == "call_method":
         return _of_method(node, sizes)
     return None
+
+
+def _at(path: str, layer: Layer | None) -> Layer | None:
+    return None if layer is None else replace(layer, path=path)
 
 
 def _of_module(module: nn.Module, name: str) -> Layer | None:

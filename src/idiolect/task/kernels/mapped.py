@@ -11,11 +11,12 @@ from torch.func import grad, vjp, vmap
 
 from ...core.knobs import SettingError
 from ...core.text import first_line
-from ...core.types import Tree, length, map_tree
+from ...core.types import Tree, leaves, length, map_tree
 from ..batches import Batch
 from ..forward import forward
 from ..layout import Layout
 from ..losses import Loss, total
+from ..term import Pass, Term, derivatives, find_layer, last, reading
 
 # An operator that torch cannot map it runs row by row: the result is right, and the warning, which
 # asks the user to write to the authors of torch, is about speed alone.
@@ -95,7 +96,47 @@ class Vmapped:
     def _forward_of_vjp(self, flat: Tensor, inputs: Tree) -> Tree:
         return vjp(lambda x: self._forward(x, inputs), flat)[0]
 
-    def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    def features(self, x: Tensor, inputs: Tree, layer: str) -> Tensor:
+        self.module.eval()
+        with self._mapping("features"), _without_fast_path():
+            return self._with_features(x, inputs, layer)[1]
+
+    def _with_features(self, x: Tensor, inputs: Tree, layer: str) -> tuple[Tree, Tensor]:
+        """Outputs, and what a layer gives."""
+        where = find_layer(self.module, self.layout, layer)
+
+        def one(flat: Tensor, inputs: Tree) -> tuple[Tree, Tensor]:
+            with reading(self.module, where) as seen:
+                outputs = self._forward(flat, inputs)
+                return outputs, last(seen, layer)
+
+        return vmap(one)(x.contiguous(), inputs)
+
+    def _grad_with(self, x: Tensor, batch: Batch, loss: Loss, term: Term) -> Tensor:
+        """The gradient of loss and term: forward, their derivatives, and back through the model."""
+        weights = loss.weigh(batch.weights, batch.targets)
+
+        def computed(x: Tensor) -> tuple[list[Tensor], Tree]:
+            """All that is differentiated through, and the outputs in their form."""
+            if term.layer:
+                outputs, features = self._with_features(x, batch.inputs, term.layer)
+                return [*leaves(outputs), features], outputs
+            outputs = vmap(self._forward)(x, batch.inputs)
+            return leaves(outputs), outputs
+
+        values: tuple[list[Tensor], Callable[..., tuple[Tensor]], Tree]
+        values = vjp(computed, x.contiguous(), has_aux=True)  # type: ignore[assignment]
+        parts, back, outputs = values
+        features = parts[-1] if term.layer else None
+        run = Pass(outputs, batch.targets, batch.weights, features)
+        slopes, by_features = derivatives(run, loss, weights, term)
+        return back([*slopes, *([] if by_features is None else [by_features])])[0]
+
+    def grad(self, x: Tensor, batch: Batch, loss: Loss, term: Term | None = None) -> Tensor:
+        if term is not None:
+            self.module.train()
+            with self._mapping("grad with a term"):
+                return self._grad_with(x, batch, loss, term)
         if loss not in self._grads:
             self._grads[loss] = self._prepare(vmap(grad(one_loss(self.module, self.layout, loss))))
         self.module.train()

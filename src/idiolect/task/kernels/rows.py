@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from ..buffers import Statistics
 from ..forward import forward
 from ..layout import Layout
 from ..losses import Loss, spread, total
+from ..term import Pass, Term, find_layer, last, reading
 
 if TYPE_CHECKING:
     from ..trial import Behaviour
@@ -118,7 +120,21 @@ class Rows:
         ]
         return joined(self._outputs(w.expand(len(pieces), -1), pieces))
 
-    def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    def features(self, x: Tensor, inputs: Tree, layer: str) -> Tensor:
+        where = find_layer(self.original, self.layout, layer)
+        out: list[Tensor] = [x] * length(inputs)
+
+        def run(row_module: RowModule, k: int) -> None:
+            draws = keyed_draws(0, enabled=self.behaviour.draws_in_use)
+            with torch.no_grad(), draws, reading(row_module.module, where) as seen:
+                row_module.with_weights(x[k]).eval()
+                row_module(map_tree(lambda t: t[k], inputs))
+                out[k] = last(seen, layer)
+
+        self._each(list(range(len(out))), run)
+        return torch.stack(out)
+
+    def grad(self, x: Tensor, batch: Batch, loss: Loss, term: Term | None = None) -> Tensor:
         weights = loss.weigh(batch.weights, batch.targets)
         at_work = batch.weights.sum(1) > 0
         if batch.active is not None:
@@ -128,6 +144,8 @@ class Rows:
         # samples that fill a batch up, to the length of others, are left out: they must be neither
         # in statistics nor beside those that are real, and the bits of a row are its own
         sizes = batch.real_samples()
+        named = term is not None and term.layer
+        layer = find_layer(self.original, self.layout, term.layer) if term and named else None
 
         def run(row_module: RowModule, k: int) -> None:
             some = slice(sizes[k])
@@ -143,13 +161,24 @@ class Rows:
                     targets = targets[:, :longest]
                     shares = shares[:, :longest] if shares.dim() > 1 else shares
             mine = None if running is None else running[k]
+            seen: list[Tensor] = []
             with torch.enable_grad():
                 with keyed_draws(batch.noise(k) if self.random else 0, enabled=self.random):
-                    row_module.with_weights(x[k].detach(), mine).train()
-                    each = loss.each(row_module(inputs), targets)
+                    model = row_module.with_weights(x[k].detach(), mine).train()
+                    with nullcontext(seen) if layer is None else reading(model, layer) as seen:
+                        outputs = row_module(inputs)
+                    each = loss.each(outputs, targets)
                 if shares.dim() == 1 and each.dim() > 1 and targets is not full:
                     shares = spread(shares, full)[:, : each.shape[1]]
                 value = total(each, shares)
+                if term is not None:
+                    features = last(seen, term.layer).unsqueeze(0) if term.layer else None
+                    seen_outputs, seen_targets = (
+                        map_tree(lambda t: t.unsqueeze(0), tree) for tree in (outputs, targets)
+                    )
+                    sample_weights = batch.weights[k : k + 1, some]
+                    run_of_row = Pass(seen_outputs, seen_targets, sample_weights, features)
+                    value = term.loss * value + term.of_client(k, sizes[k]).value(run_of_row)
                 parts = torch.autograd.grad(value, row_module.parameters, materialize_grads=True)
                 torch.cat([p.to_dense().reshape(-1) for p in parts], out=g[k])
             if mine is not None:

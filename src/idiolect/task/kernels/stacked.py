@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..batches import Batch
 from ..layout import Layout
 from ..losses import Loss, spread
+from ..term import Pass, Term, derivatives, find_layer
 from .graph import Layer
+from .mapped import Unmappable
 
 aten = torch.ops.aten
 
@@ -34,7 +36,8 @@ class Stacked:
 
     name = "stacked"
 
-    def __init__(self, layers: list[Layer], layout: Layout):
+    def __init__(self, module: nn.Module, layers: list[Layer], layout: Layout):
+        self.module = module
         self.layers = layers
         self.layout = layout
         self.flattens = any(layer.kind == "flatten" for layer in layers)
@@ -44,15 +47,53 @@ class Stacked:
         out = self._forward(self._views(x), inputs)[-1]
         return out.transpose(1, 2).contiguous().view(*self._lead(inputs), -1)
 
-    def grad(self, x: Tensor, batch: Batch, loss: Loss) -> Tensor:
+    def features(self, x: Tensor, inputs: Tensor, layer: str) -> Tensor:
+        values = self._forward(self._views(x), inputs)
+        return self._by_sample(values[self._place(layer)], inputs)
+
+    def _place(self, layer: str) -> int:
+        """Where in the chain the features of a layer stand."""
+        where = find_layer(self.module, self.layout, layer)
+        if where.given:
+            owners = [one.weight.rpartition(".")[0] for one in self.layers]
+            return owners.index(where.path)
+        paths = [one.path for one in self.layers]
+        if where.path in paths:
+            return paths.index(where.path) + 1
+        raise Unmappable(
+            f"kernel: 'stacked' keeps no features of the layer {layer!r}; it needs kernel 'vmap'"
+        )
+
+    def _by_sample(self, h: Tensor, inputs: Tensor) -> Tensor:
+        """h[K, features, M] as [K, B, ..., features]."""
+        return h.transpose(1, 2).contiguous().view(*self._lead(inputs), -1)
+
+    def _slopes(
+        self, values: list[Tensor], batch: Batch, loss: Loss, weights: Tensor, term: Term
+    ) -> tuple[Tensor, Tensor | None, int]:
+        """Derivatives by the outputs and by the features of a term, and the place of these."""
+        place = self._place(term.layer) if term.layer else 0
+        features = self._by_sample(values[place], batch.inputs) if term.layer else None
+        outputs = self._by_sample(values[-1], batch.inputs)
+        run = Pass(outputs, batch.targets, batch.weights, features)
+        (delta,), by_features = derivatives(run, loss, weights, term)
+        if by_features is not None:
+            by_features = by_features.flatten(1, -2).transpose(1, 2)
+        return delta.flatten(1, -2).transpose(1, 2), by_features, place
+
+    def grad(self, x: Tensor, batch: Batch, loss: Loss, term: Term | None = None) -> Tensor:
         p = self._views(x)
         values = self._forward(p, batch.inputs)
         out = values[-1]
         targets = batch.targets
         weights = loss.weigh(batch.weights, targets)
         lead = self._lead(batch.inputs)
+        by_features: Tensor | None = None
+        place = 0
         written = type(loss).delta is not Loss.delta  # by hand, for one target per output column
-        if written and targets[0].numel() == out.shape[2]:
+        if term is not None:
+            delta, by_features, place = self._slopes(values, batch, loss, weights, term)
+        elif written and targets[0].numel() == out.shape[2]:
             flat = spread(weights, targets).flatten(1)
             delta = loss.delta(out, targets.flatten(1), flat)  # [K, outputs, M]
         else:
@@ -63,6 +104,8 @@ class Stacked:
         for i in range(len(self.layers) - 1, first - 1, -1):
             layer = self.layers[i]
             h = values[i]
+            if by_features is not None and place == i + 1:
+                delta = delta + by_features
             if layer.kind == "linear":
                 parts[layer.weight].copy_(torch.bmm(delta, h.transpose(1, 2)))  # dW = delta h'
                 if layer.bias:
