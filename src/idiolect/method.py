@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from .core.knobs import Factors, Knobs, SettingError, scaled
 from .core.types import Personal, State, Tree
@@ -139,6 +139,17 @@ class Method(Knobs):
     def refine(self, traits: Traits) -> Traits:
         """The traits of this object, where they depend on its fields."""
         return traits
+
+    def extend(self, module: nn.Module) -> nn.Module:
+        """The user's module with what the method adds to it: a second head, a gate, a projection.
+
+        Its parameters are then trained, sent and kept as the others.
+        """
+        return module
+
+    def extended(self, task: Task) -> Task:
+        """The task that the method trains: of the module with what the method adds to it."""
+        return task if type(self).extend is Method.extend else task.extended(self.extend)
 
     def check(self, task: Task) -> None:
         """Refuse, before any work, what does not fit the task."""

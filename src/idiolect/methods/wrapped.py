@@ -28,6 +28,9 @@ class Wrapped(Method):
     def as_dict(self) -> dict[str, Any]:
         return self.inner.as_dict()
 
+    def extended(self, task: Task) -> Task:
+        return self.inner.extended(task)
+
     def check(self, task: Task) -> None:
         self.inner.check(task)
 

@@ -187,6 +187,7 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
             "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
         )
     warn_of_variable_bits()
+    task = method.extended(task)
     method.check(task)
     _check_optimizer(method, task, s)
     _check_schedule(method, task, s)

@@ -171,7 +171,7 @@ class _Models:
             now.model["weights"] = same.model.get("weights")
         check_same(same, now, self.path, warn)
         session = (WithoutData if without else Session)(
-            RunParts(method, self.task, data, settings, scale),
+            RunParts(method, method.extended(self.task), data, settings, scale),
             seed,
             run_number(identity.id, seed),
             started=bool(identity.start),

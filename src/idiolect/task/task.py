@@ -89,6 +89,7 @@ class Task:
         self.initial = Initial(frozen, os.fspath(weights), weights_missing)
         self.buffers = buffers
         self._trial: Behaviour | None = None
+        self._extend: Callable[[nn.Module], nn.Module] | None = None
         self._prepare(model, as_loss(loss), Numerics())
 
     def _prepare(self, model: Any, criterion: Loss, numerics: Numerics) -> None:
@@ -125,7 +126,24 @@ class Task:
         task.initial = self.initial
         task.buffers = self.buffers
         task._trial = self._trial
+        task._extend = self._extend
         task._prepare(self.model, self._loss, replace(numerics or self.numerics, **changes))
+        return task
+
+    def extended(self, extend: Callable[[nn.Module], nn.Module]) -> Task:
+        """The same with what `extend` adds to the module: named parts that a method needs.
+
+        >>> def deeper(module: nn.Module) -> nn.Module:
+        ...     return nn.Sequential(module, nn.Linear(2, 2))
+        >>> Task(nn.Linear(3, 2)).extended(deeper).d
+        14
+        """
+        task = object.__new__(type(self))
+        task.initial = self.initial
+        task.buffers = self.buffers
+        task._trial = None
+        task._extend = extend
+        task._prepare(self.model, self._loss, self.numerics)
         return task
 
     def with_module(self, module: nn.Module) -> Task:
@@ -411,6 +429,9 @@ class Task:
             )
         _refuse(module)
         self.initial.apply(module)
+        if self._extend is not None:
+            with keyed_torch(seed):
+                module = self._extend(module)
         return module
 
 

@@ -137,7 +137,7 @@ def check_method(
 
 def declared(method: Method, settings: Settings) -> None:
     """The traits fit: `rates` are fields, `changes` and `uncompressed` name message parts."""
-    message = method.message(_bound(settings))
+    message = method.message(_bound(method, settings))
     for rate in method.traits.rates:
         assert isinstance(getattr(method, rate, None), float), f"rates: no field {rate!r}"
     for name in (*method.traits.changes, *method.traits.uncompressed):
@@ -468,7 +468,7 @@ class _Bench:
     def __init__(self, method: Method, settings: Settings, data: Federation | None = None):
         self.method = method
         self.settings = settings
-        self.task = _bound(settings)
+        self.task = _bound(method, settings)
         self.data = (data or _data(settings)).to(self.task.device, self.task.dtype)
         self.clients = self.data.clients
         self.keys = streams.name_keys(self.data.names)
@@ -518,9 +518,9 @@ def _of_run(settings: Settings) -> Settings:
     return {n: value for n, value in settings.items() if n not in ("task", "federation")}
 
 
-def _bound(settings: Settings) -> Task:
-    """The task in the precision that the settings name."""
-    return _task(settings).under(dtype=getattr(torch, settings["dtype"]))
+def _bound(method: Method, settings: Settings) -> Task:
+    """The task that the method trains, in the precision that the settings name."""
+    return method.extended(_task(settings)).under(dtype=getattr(torch, settings["dtype"]))
 
 
 def _run(method: Method, settings: Settings, data: Federation | None = None) -> Result:

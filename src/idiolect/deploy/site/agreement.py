@@ -336,7 +336,7 @@ class Builder:
             numerics = replace(numerics, device=torch.device(self.machine.device))
             most = self.machine.most_bytes // (AT_WORK * numerics.dtype.itemsize)
             check_size(plan, federation, most)
-            task = plan.make_task(federation).under(numerics)
+            task = method.extended(plan.make_task(federation)).under(numerics)
             numbers = sum(method.message(task).values())
             if numbers > most:
                 raise SettingError(f"memory: messages must have at most {most} numbers here")
