@@ -19,6 +19,7 @@ from idiolect.host.calls import Call
 from idiolect.methods import METHODS, make_method
 from idiolect.server.protocol import RoundRequest
 from idiolect.wire import messages as wire
+from idiolect.wire.messages import DownMessage
 
 ALL = torch.arange(4)
 
@@ -51,8 +52,8 @@ class Attacker:
         )
         return {n: torch.full_like(t, value) for n, t in blank.items()}
 
-    def down(self, version: int, state: dict) -> bytes:
-        return wire.pack_down(state, self.run, version, self.contract.checksum)
+    def down(self, version: int, state: dict) -> DownMessage:
+        return DownMessage(wire.pack_down(state, self.run, version, self.contract.checksum))
 
     def order(self, version: int, state: dict | None = None, factors: dict | None = None) -> Call:
         ids = torch.tensor(self.ids)

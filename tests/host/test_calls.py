@@ -15,19 +15,22 @@ from idiolect.host.calls import Call
 from idiolect.host.metrics import MetricCounts, TargetForm, parse_metrics
 from idiolect.host.scores import Scores
 from idiolect.server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from idiolect.wire.messages import DownMessage
 from idiolect.wire.ragged import Ragged
 
 IDS = torch.tensor([2, 5, 9])
 NONE = IDS[:0]
 NAN = float("nan")
 METRICS = parse_metrics("auc,f1")
+ADDRESSED = DownMessage(b"x", IDS, np.arange(12, dtype=np.uint8).reshape(3, 4))
 
 
 def orders() -> list[RoundRequest]:
     return [
-        RoundRequest(0, b"", NONE, NONE),
-        RoundRequest(7, bytes(range(256)), IDS, IDS[:2], {"rates": 0.1, "batch": 2}),
-        RoundRequest(2**32 - 1, b"x", IDS, NONE, {}, torch.tensor([0, 3, 1])),
+        RoundRequest(0, DownMessage(b""), NONE, NONE),
+        RoundRequest(7, DownMessage(bytes(range(256))), IDS, IDS[:2], {"rates": 0.1, "batch": 2}),
+        RoundRequest(2**32 - 1, DownMessage(b"x"), IDS, NONE, {}, torch.tensor([0, 3, 1])),
+        RoundRequest(3, ADDRESSED, IDS, IDS),
     ]
 
 
@@ -102,12 +105,21 @@ def test_the_end_of_a_round_arrives_as_it_was_sent(taken):
         assert same(calls.read_verdict(travelled(calls.verdict_call(verdict, kind))), verdict)
 
 
-def test_a_wish_for_scores_arrives_as_it_was_sent():
-    call = calls.evaluate_call("evaluate", 5, b"down", IDS, ("test", "valid"))
+@pytest.mark.parametrize("down", [DownMessage(b"down"), ADDRESSED])
+def test_a_wish_for_scores_arrives_as_it_was_sent(down):
+    call = calls.evaluate_call("evaluate", 5, down, IDS, ("test", "valid"))
     assert same(
         dict(enumerate(calls.read_evaluate(travelled(call)))),
-        dict(enumerate((5, b"down", IDS, ("test", "valid")))),
+        dict(enumerate((5, down, IDS, ("test", "valid")))),
     )
+
+
+def test_messages_of_their_own_must_be_one_for_each_client():
+    order = RoundRequest(3, ADDRESSED, IDS, IDS)
+    for train in (IDS[:2], torch.tensor([2, 2, 5])):
+        call = calls.order_call(replace(order, train=train, heard=train[:0]))
+        with pytest.raises(ValueError, match=r"own must be|name each client once"):
+            calls.read_order(travelled(call))
 
 
 @pytest.mark.parametrize("found, metrics", [*zip(scores(), [(), (), METRICS], strict=True)])
@@ -133,7 +145,7 @@ def sound() -> list[bytes]:
     made += [calls.query_call(Query(3, "w", b"coordinates", IDS))]
     made += [calls.answer_reply(np.arange(12, dtype=np.uint8).reshape(3, 4))]
     made += [calls.verdict_call(RoundConclusion(4, IDS, NONE, {"w": b"abc"}))]
-    made += [calls.evaluate_call("evaluate", 5, b"down", IDS, ("test",))]
+    made += [calls.evaluate_call("evaluate", 5, ADDRESSED, IDS, ("test",))]
     made += [calls.scores_reply(s) for s in scores()]
     return [call.pack() for call in made]
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,7 @@ from host.replay import Recorded, digest, said, service_on
 from idiolect.host import durable as module
 from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
+from idiolect.wire.messages import DownMessage
 
 STATEFUL = "feedback + lbgm(threshold=0.9) + half"
 CASES = [("scaffold", "none"), ("ditto", STATEFUL), ("lp-proj", "none"), ("fedavg", "none")]
@@ -229,18 +231,32 @@ def test_files_are_private(scaffold, tmp_path):
 
 
 # -- the last message down -------------------------------------------------------------------------
+def last_message(durable: Durable) -> tuple[int, bytes]:
+    version, down = durable.last_down()
+    return version, down.common
+
+
+def test_messages_of_single_clients_are_kept_with_the_one_to_all(scaffold, tmp_path):
+    service = service_on(scaffold, tmp_path)
+    own = np.arange(8, dtype=np.uint8).reshape(2, 4)
+    service.durable.keep_down(0, DownMessage(b"all", torch.tensor([1, 4]), own))
+    _, down = service.durable.last_down()
+    assert down.common == b"all" and down.wire_ids.tolist() == [1, 4]
+    assert down.own.tolist() == own.tolist()
+
+
 def test_the_last_message_down_is_kept_with_the_rows(scaffold, tmp_path):
     service = service_on(scaffold, tmp_path)
     assert service.durable.last_down() is None
     for version in range(4):
-        service.durable.keep_down(version, bytes([version]) * 10)
+        service.durable.keep_down(version, DownMessage(bytes([version]) * 10))
         scaffold.replayed(service, version, version + 1)
-    assert service.durable.last_down() == (3, bytes([3]) * 10)
-    service.durable.keep_down(4, b"newer")
+    assert last_message(service.durable) == (3, bytes([3]) * 10)
+    service.durable.keep_down(4, DownMessage(b"newer"))
     again = service_on(scaffold, tmp_path).durable
-    assert again.last_down() == (4, b"newer")
+    assert last_message(again) == (4, b"newer")
     again.back(3)  # a message of a later version goes with later rows
-    assert again.last_down() == (3, bytes([3]) * 10)
+    assert last_message(again) == (3, bytes([3]) * 10)
     assert len(list(tmp_path.glob("down-*"))) == 2
     flip(newest(tmp_path, "down-*4.safetensors"))
     with pytest.raises(ValueError, match=r"down-000000000004\.safetensors: it is damaged"):
@@ -270,13 +286,13 @@ def session(recorded: Recorded, folder, at: int = 0) -> str:
         with at_operation(folder, at) as operations:
             service = service_on(recorded, folder)
             for version in range(service.concluded + 1, recorded.rounds):
-                service.durable.keep_down(version, bytes([version]) * 8)
+                service.durable.keep_down(version, DownMessage(bytes([version]) * 8))
                 recorded.replayed(service, version, version + 1)
                 if version == 3:
                     recorded.replayed(service, version, version + 1)
         left = [p.name for p in folder.iterdir() if p.name.startswith(".")]
         assert not left, left
-        version, down = service.durable.last_down()
+        version, down = last_message(service.durable)
         assert down == bytes([version]) * 8
         return f"{len(operations)} {digest(service.host)}"
 

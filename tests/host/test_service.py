@@ -14,6 +14,7 @@ from idiolect.host.calls import Call
 from idiolect.host.durable import Durable
 from idiolect.host.service import Service
 from idiolect.server.protocol import RoundConclusion, RoundRequest
+from idiolect.wire.messages import DownMessage
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_clients_that_arrive_one_by_one_are_on_disk_as_they_arrive(tmp_path):
     down = server(agreed).message(0)
     for version, who in ((0, [0, 2, 5]), (3, [1]), (1, [4])):
         ids = torch.tensor(who)
-        message = with_header(down, version=version)
+        message = DownMessage(with_header(down.common, version=version))
         order = RoundRequest(version, message, ids, ids, {}, torch.zeros_like(ids))
         service.handle(calls.order_call(order, "begin").pack())
         for one in ids.split(1):

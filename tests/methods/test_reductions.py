@@ -178,7 +178,7 @@ def messages_and_w(method, federation, monkeypatch):
     def noting(self, order):
         sent = HostUpdate.merge(list(updates(self, order)))
         contract = self.contract
-        down = wire.open_down(contract.down, order.down, contract.run, order.version, CPU)
+        down = wire.open_down(contract.down, order.down.common, contract.run, order.version, CPU)
         up = wire.unpack(contract.up, sent.messages.matrix[:, wire.HEADER.itemsize :])
         seen.append((up["w"].numpy(), down["w"].numpy()))
         yield sent

@@ -349,7 +349,7 @@ def shared_models(method, federation, monkeypatch, **settings):
 
     def noting(self, order):
         contract = self.contract
-        down = wire.open_down(contract.down, order.down, contract.run, order.version, CPU)
+        down = wire.open_down(contract.down, order.down.common, contract.run, order.version, CPU)
         seen.append(down["w"].numpy())
         return updates(self, order)
 

@@ -145,7 +145,7 @@ def test_metrics_of_clients_with_few_samples_stay_while_those_of_others_leave(tm
     facts = {"wire_ids": ids.tolist(), "checksum": contract.checksum, "validation": True}
     at.ask(Call("enrol", facts))
     w = torch.arange(contract.task.d, dtype=torch.float64)
-    down = wire.pack_down({"w": w - 3}, 77, 0, contract.checksum)
+    down = wire.DownMessage(wire.pack_down({"w": w - 3}, 77, 0, contract.checksum))
     reply = at.ask(calls.evaluate_call("evaluate", 0, down, ids, ("test",)))
     figures = calls.read_scores(reply, ids, at.site.agreed.settings.metrics)["test"]
     assert figures.samples.tolist() == [40, 0, 40] and figures.loss[1] == 0

@@ -15,6 +15,7 @@ from idiolect import data
 from idiolect.core.knobs import SettingError
 from idiolect.host import calls
 from idiolect.host.calls import Call
+from idiolect.wire.messages import DownMessage
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_calls_out_of_order_are_refused(tmp_path, federation):
     at = synthetic(tmp_path / "s")
     enrolment = {"wire_ids": [0, 1, 2, 3], "checksum": 0, "validation": True}
     assert "agree comes first" in at.refusal(Call("enrol", enrolment))
-    order = calls.evaluate_call("evaluate", 0, b"", torch.arange(4), ("test",))
+    order = calls.evaluate_call("evaluate", 0, DownMessage(b""), torch.arange(4), ("test",))
     assert "agree comes first" in at.refusal(order)
     at.ask(agreement(plan_of("fedavg"), array_form(federation)))
     assert "enrol comes first" in at.refusal(order)
