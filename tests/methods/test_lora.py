@@ -42,10 +42,10 @@ def test_the_gradient_written_by_hand_is_that_of_the_adapted_module(federation):
     np.testing.assert_allclose(BY_HAND.gradient(case.start, X, y), slope, atol=1e-8)
 
 
-@pytest.mark.parametrize(("shared_part", "kept"), [("lora_A", B), ("lora_B", A)])
-def test_fedsa_lora_averages_one_factor_and_keeps_the_other(federation, shared_part, kept):
+@pytest.mark.parametrize(("shared_part", "private"), [("lora_A", B), ("lora_B", A)])
+def test_fedsa_lora_averages_one_factor_and_keeps_the_other(federation, shared_part, private):
     case = Case(federation, "lora")
-    shared = np.setdiff1d(np.arange(len(case.start)), kept)
+    shared = np.setdiff1d(np.arange(len(case.start)), private)
     expected = lgfedavg(*case.about, shared, case.cohorts, case.batches, 0.3, [4] * N, "samples")
     result = run(il.FedSaLora(lr=0.3, steps=4, shared_part=shared_part), federation, "lora")
     assert_equals(result, expected, federation, "lora")

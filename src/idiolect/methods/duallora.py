@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from ..core.knobs import SettingError, knob
 from ..task.layout import Split
@@ -40,16 +39,17 @@ class DualLora(FedAlt):
         parts = layout.parts
         if not parts.adapter:
             return task.split("none")
-        chosen = task.split(self.part).w
+        selection = torch.zeros(task.d, dtype=torch.bool)
+        selection[task.split(self.part).w.cpu()] = True
         private = torch.zeros(task.d, dtype=torch.bool)
         for name, ranks in layout.unflatten(private).items():
             if name in parts.words["lora_A"]:  # [r, ...]: a row is a rank
                 ranks[self._shared(len(ranks)) :] = True
             elif name in parts.words["lora_B"]:  # [outputs, r, ...]: a column is a rank
                 ranks[:, self._shared(ranks.shape[1]) :] = True
-        divided = torch.zeros_like(private)
-        divided[chosen.cpu()] = True
-        return _split(private & divided, chosen)
+        private &= selection
+        theta, w = (mask.nonzero().flatten().to(task.device) for mask in (~private, private))
+        return Split(theta, w)
 
     def _shared(self, rank: int) -> int:
         """How many of the ranks are shared: at least one, and not all."""
@@ -57,8 +57,3 @@ class DualLora(FedAlt):
             raise SettingError(f"rank must be 2 or more to be divided in two adapters, got {rank}")
         return min(max(1, rank - round(self.private_ranks * rank)), rank - 1)
 
-
-def _split(private: Tensor, like: Tensor) -> Split:
-    """The split with these private coordinates, bool[d]."""
-    theta, w = (mask.nonzero().flatten().to(like) for mask in (~private, private))
-    return Split(theta, w)

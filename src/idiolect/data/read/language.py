@@ -177,10 +177,10 @@ class TokenCutter:
 
     def answer(self, prompt: str, response: str) -> TokenWindow | None:
         """A prompt and its response; None where the prompt alone fills the window."""
-        asked = [] if self.begin is None else [self.begin]
-        asked += self.tokens(prompt)
-        window = (asked + self.tokens(response) + self._ending)[: self.length + 1]
-        first = max(1, len(asked))
+        beginning = [] if self.begin is None else [self.begin]
+        question = beginning + self.tokens(prompt)
+        window = (question + self.tokens(response) + self._ending)[: self.length + 1]
+        first = max(1, len(question))
         return TokenWindow(window, first) if len(window) > first else None
 
     @property
@@ -199,9 +199,9 @@ def read_texts(
 ) -> dict[str, Any]:
     """The arguments of `Federation.from_arrays`."""
     cutter = TokenCutter.of(tokenizer, length, end)
-    samples, dropped = _samples(read_rows(texts, columns), cutter)
-    if dropped:
-        note(f"texts: {plural(dropped, 'prompt')} of {length} tokens or more left out")
+    samples, long_prompts = _samples(read_rows(texts, columns), cutter)
+    if long_prompts:
+        note(f"texts: {plural(long_prompts, 'prompt')} of {length} tokens or more left out")
     if not samples:
         raise SettingError("texts must have at least two tokens, got none")
     rows = [torch.tensor(window.tokens, dtype=torch.int64) for _, window in samples]
@@ -218,7 +218,9 @@ def read_texts(
             "input_ids": [row[:-1] for row in rows],
             "attention_mask": [torch.ones_like(row[:-1]) for row in rows],
         },
-        "targets": [_targets(row, window.first) for row, (_, window) in zip(rows, samples, strict=True)],
+        "targets": [
+            _targets(row, window.first) for row, (_, window) in zip(rows, samples, strict=True)
+        ],
         "clients": [user for user, _ in samples],
         "classes": classes,
         "name": "texts",
@@ -232,16 +234,16 @@ def _samples(
     """(user, window) of every sample, and how many prompts were too long for one."""
     samples: list[tuple[Any, TokenWindow]] = []
     plain: dict[Any, list[str]] = {}
-    dropped = 0
+    long_prompts = 0
     for row in rows:
         if row.prompt is None:
             plain.setdefault(row.user, []).append(row.text)
             continue
         window = cutter.answer(row.prompt, row.text)
-        dropped += window is None
+        long_prompts += window is None
         samples += [] if window is None else [(row.user, window)]
     samples += [(user, window) for user, own in plain.items() for window in cutter.windows(own)]
-    return samples, dropped
+    return samples, long_prompts
 
 
 def _targets(row: Tensor, first: int) -> Tensor:
