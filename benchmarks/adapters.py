@@ -1,8 +1,8 @@
 """Memory of personal adapters: `python -m benchmarks.adapters`.
 
-Sixteen clients, each with LoRA of its own on one frozen transformer of four layers in bfloat16. Here
-a client is a row of adapters beside the base, which is held once; elsewhere it is a module. Counted
-are the bytes of all tensors that are alive, at the peak of a round of training and after it.
+Sixteen clients, each with LoRA of its own on one frozen transformer of four layers in bfloat16.
+Here a client is a row of adapters beside the base, which is held once; elsewhere it is a module.
+Counted are the bytes of all tensors that are alive, at the peak of a round and after it.
 """
 
 from __future__ import annotations

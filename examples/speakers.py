@@ -1,10 +1,10 @@
 """Personalise a language model for 30 speakers: `python examples/speakers.py`.
 
-The text is on every machine: the docstrings of Python's own library. A speaker is a module (argparse
-speaks of parsers, email of messages), and what modules say that are no speakers pre-trains a small
-GPT-2 of characters. Then the base is frozen, peft adds LoRA of rank 4, and four ways to train it are
-compared: every speaker alone, one adapter for all, and two in which a part is each speaker's own.
-Nothing is downloaded. It needs transformers and peft: pip install 'idiolect[language]'.
+The text is on every machine: the docstrings of Python's own library. A speaker is a module
+(argparse speaks of parsers, turtle of angles), and what the other modules say pre-trains a small
+GPT-2 of characters. Then the base is frozen, peft adds LoRA of rank 4, and four ways to train it
+are compared: every speaker alone, one adapter for all, and two in which a part is each speaker's
+own. Nothing is downloaded. It needs transformers and peft: pip install 'idiolect[language]'.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ def texts_by_module() -> dict[str, str]:
 
 def characters(text: str) -> list[int]:
     """The tokenizer: a number per character."""
-    codes = (ord(letter) - 31 if letter.isascii() and letter.isprintable() else 0 for letter in text)
-    return list(codes)
+    return [ord(sign) - 31 if sign.isascii() and sign.isprintable() else 0 for sign in text]
 
 
 def small_decoder() -> nn.Module:

@@ -57,7 +57,7 @@ def test_the_last_windows_of_each_user_test_unless_told_otherwise():
 
 
 def test_prompts_are_read_and_not_predicted():
-    rows = [{"user": 1, "prompt": "2+2=", "response": "4"}, {"user": 1, "prompt": "", "response": "ab"}]
+    rows = {1: [("2+2=", "4"), ("", "ab")]}
     data = il.Federation.from_texts(rows, letters, end=0, length=8, valid=0, test=0)
     (asked, mask, targets), (bare, _, second) = samples(data, 1)
     assert asked == letters("2+2=4") and mask == [1] * 5
@@ -106,7 +106,8 @@ def test_a_tokenizer_of_transformers_brings_its_size_and_special_tokens():
 
 
 def test_shakespeare_by_role_is_tokenised_by_the_user_s_tokenizer(tmp_path):
-    lines = [{"play": "A", "role": "HAM", "text": "To be,"}, {"play": "A", "role": "KING", "text": "Ay."}]
+    speeches = [("HAM", "To be, or not to be"), ("KING", "And now, our cousin")]
+    lines = [{"play": "A", "role": role, "text": text} for role, text in speeches]
     path = tmp_path / "shakespeare.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     texts = Shakespeare(path=str(tmp_path)).texts()
@@ -141,7 +142,7 @@ def test_files_of_another_form_are_refused_by_name(tmp_path):
         with pytest.raises(SettingError, match=words):
             il.Federation.from_texts(tmp_path / name, letters)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SettingError, match="USER.txt"):
+    with pytest.raises(SettingError, match="must be a folder of USER"):
         il.Federation.from_texts(tmp_path / "empty", letters)
 
 

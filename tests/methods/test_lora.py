@@ -115,9 +115,7 @@ def test_an_adapter_of_rank_two_r_is_the_sum_of_a_shared_and_a_personal_one():
             (torch.where(torch.isin(split.theta, torch.from_numpy(np.r_[A, B])), 0, theta), w),
         )
     )
-    base = task.outputs_of_one(
-        x.index_fill(0, torch.from_numpy(np.r_[A, B]), 0.0), inputs
-    )
+    base = task.outputs_of_one(x.index_fill(0, torch.from_numpy(np.r_[A, B]), 0.0), inputs)
     torch.testing.assert_close(both, shared + own - base)
 
 
@@ -132,7 +130,6 @@ def test_without_lora_the_methods_say_that_they_are_fedavg(federation, cls):
     words = equal_to(cls(), il.Task(nn.Linear(4, 3)))
     assert words.startswith("all 15 parameters are shared: this is FedAvg")
     fields = {"lr": 0.3, "steps": 4} | ({"private_steps": 0} if cls is il.DualLora else {})
-    lora, plain = (run(method, federation) for method in (cls(**fields), il.FedAvg(lr=0.3, steps=4)))
-    assert_same(
-        {"personal": outcome(lora)["personal"]}, {"personal": outcome(plain)["personal"]}, 1e-12
-    )
+    methods = (cls(**fields), il.FedAvg(lr=0.3, steps=4))
+    lora, plain = (outcome(run(method, federation))["personal"] for method in methods)
+    assert_same({"personal": lora}, {"personal": plain}, 1e-12)

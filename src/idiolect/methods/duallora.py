@@ -56,4 +56,3 @@ class DualLora(FedAlt):
         if rank < 2:
             raise SettingError(f"rank must be 2 or more to be divided in two adapters, got {rank}")
         return min(max(1, rank - round(self.private_ranks * rank)), rank - 1)
-

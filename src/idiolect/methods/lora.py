@@ -5,9 +5,9 @@
     ffa-lora     frozen at its start      averaged    Sun, Li, Li and Ding, ICLR 2024 (FFA-LoRA)
     fedsa-lora   trained, averaged        private     Guo et al., ICLR 2025 (FedSA-LoRA)
 
-They are for models whose trained parameters are LoRA's: a module of peft, or of `models.adapt`. What
-is trained beside the factors (a head) is averaged. Choose ffa-lora where the mean of products is
-to be the product of means, as with noise or robust rules; fedsa-lora where clients differ.
+They are for models whose trained parameters are LoRA's: a module of peft, or of `models.adapt`.
+What is trained beside the factors (a head) is averaged. Choose ffa-lora where the mean of products
+is to be the product of means, as with noise or robust rules; fedsa-lora where clients differ.
 Costs per round: the averaged factors down to and up from each sampled client; `steps` gradients.
 Without factors all of them are FedAvg.
 """

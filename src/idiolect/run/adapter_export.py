@@ -1,4 +1,4 @@
-"""A personal adapter in peft's own format, which `PeftModel.from_pretrained(base, folder)` loads."""
+"""A personal adapter in peft's own format, for `PeftModel.from_pretrained(base, folder)`."""
 
 from __future__ import annotations
 

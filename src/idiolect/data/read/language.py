@@ -228,9 +228,7 @@ def read_texts(
     }
 
 
-def _samples(
-    rows: list[TextRow], cutter: TokenCutter
-) -> tuple[list[tuple[Any, TokenWindow]], int]:
+def _samples(rows: list[TextRow], cutter: TokenCutter) -> tuple[list[tuple[Any, TokenWindow]], int]:
     """(user, window) of every sample, and how many prompts were too long for one."""
     samples: list[tuple[Any, TokenWindow]] = []
     plain: dict[Any, list[str]] = {}
