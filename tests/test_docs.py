@@ -31,6 +31,7 @@ PAGES = [
     "your-model.md",
     "commands.md",
     "splits.md",
+    "language-models.md",
     "advise.md",
     "sweep.md",
     "tune.md",

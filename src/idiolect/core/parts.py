@@ -6,6 +6,9 @@ layers that is repeated in an nn.Sequential or nn.ModuleList: the layers of a tr
 residual blocks of a ResNet. Blocks with attention in them, or all of the same shapes, are a *stack*
 as in a transformer: what comes before it is the embedding, what comes after it the head. First and
 last are those in the order of `named_parameters`.
+
+Adapters are those of models/adapters.py and of peft, by their names. Where nothing else is trained,
+the words stand for adapters: `block:2` for those in the second block.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from itertools import groupby
 from torch import nn
 
 ADAPTER = "*adapter.*"  # the names that models/adapters.py gives, and no others may have
+# those that peft gives, layers that it trains as a whole among them
+PEFT = ("*.lora_*", "*.modules_to_save.*")
+LORA_A = ("*.lora_A.*", "*.lora_embedding_A.*", "*adapter.down")
+LORA_B = ("*.lora_B.*", "*.lora_embedding_B.*", "*adapter.up")
 ALIKE = 0.75  # the share of its numbers that a block of a stack has in common with the others
 CONTAINERS = (nn.Sequential, nn.ModuleList)
 LONGEST = 1000  # characters of a pattern; one of many brackets takes the square of them
@@ -52,7 +59,9 @@ class Parts:
         return self._outside(self.names[self.names.index(self.stack[-1][-1]) + 1 :])
 
     def _outside(self, names: Names) -> Names:
-        inside = {*self.adapter, *(name for block in self.stack for name in block)}
+        inside = {name for block in self.stack for name in block}
+        if self.adapter != self.names:
+            inside |= {*self.adapter}
         return tuple(name for name in names if name not in inside)
 
     @property
@@ -68,6 +77,8 @@ class Parts:
             "norms": self.norms,
             "biases": self.biases,
             "adapter": self.adapter,
+            "lora_A": tuple(n for n in self.adapter if _matches(n, LORA_A)),
+            "lora_B": tuple(n for n in self.adapter if _matches(n, LORA_B)),
             "all": self.names,
             "none": (),
         }
@@ -119,8 +130,8 @@ def parts_of(module: nn.Module, names: Sequence[str]) -> Parts:
     >>> parts_of(module, [n for n, _ in module.named_parameters()]).words["input"]
     ('0.0.weight', '0.0.bias', '0.1.weight', '0.1.bias')
     """
-    adapter = tuple(n for n in names if fnmatch.fnmatchcase(n, ADAPTER))
-    rest = [n for n in names if n not in set(adapter)]
+    adapter = tuple(n for n in names if is_adapter(n))
+    rest = [n for n in names if n not in set(adapter)] or list(names)
     owners = {n: _owner(module, n) for n in rest}
     norms = {o for o in owners.values() if is_norm(module.get_submodule(_inner(module, o)))}
     block_paths = list(blocks_of(module))
@@ -143,6 +154,19 @@ def _members(paths: Iterator[str], names: Sequence[str]) -> tuple[Names, ...]:
     return tuple(members for members in inside if members)
 
 
+def is_adapter(name: str) -> bool:
+    """Whether a parameter of this name belongs to an adapter.
+
+    >>> is_adapter("model.layers.0.q_proj.lora_A.default.weight"), is_adapter("head.adapter.down")
+    (True, True)
+    """
+    return _matches(name, (ADAPTER, *PEFT))
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def is_norm(layer: nn.Module) -> bool:
     """Whether a layer normalises: one of torch's, or one that is called so (LlamaRMSNorm)."""
     return not layer._modules and "norm" in type(layer).__name__.lower()
@@ -157,6 +181,9 @@ def is_attention(module: nn.Module) -> bool:
 def _owner(module: nn.Module, name: str) -> str:
     """The path of the layer that a parameter belongs to, adapters and parametrisations apart."""
     path = name.rpartition(".")[0]
+    for within in (".lora_", ".modules_to_save."):
+        path = path.partition(within)[0]
+    path = path.removesuffix(".adapter")
     path = path.partition(".parametrizations")[0] if ".parametrizations" in path else path
     outer = path.removesuffix(".layer")
     return outer if path != outer and _is_adapted(module.get_submodule(outer)) else path
@@ -243,7 +270,7 @@ def _class(module: nn.Module) -> type:
 def _is_composite(module: nn.Module) -> bool:
     """Whether it has several layers."""
     bare = _bare(module)
-    names = [n for n, _ in bare.named_parameters() if not fnmatch.fnmatchcase(n, ADAPTER)]
+    names = [n for n, _ in bare.named_parameters() if not is_adapter(n)]
     return len({_owner(bare, n) for n in names}) > 1
 
 

@@ -498,6 +498,46 @@ the nearest is 13
         return cls.from_arrays(**read_datasets(datasets, inputs, target, sample, options))
 
     @classmethod
+    def from_texts(
+        cls,
+        texts: Any,
+        tokenizer: Callable[..., Any],
+        *,
+        length: int = 128,
+        end: int | None = None,
+        vocabulary: int = 0,
+        user: str = "user",
+        text: str = "text",
+        prompt: str = "prompt",
+        response: str = "response",
+        **options: Any,
+    ) -> Federation:
+        """From what users wrote, for a language model: predict the next token.
+
+        `texts` are rows (dicts, a data set of Hugging Face), a file of JSON lines, a folder of
+        USER.txt or USER/*.txt, or a dict of texts by user. A row has `user` and `text`, or `user`,
+        `prompt` and `response`: the keys are called so unless named. `tokenizer` is any function
+        from a text to token numbers, such as a tokenizer of transformers.
+
+        - Texts of a user are one stream, cut into windows of `length` tokens; a prompt with its
+          response is one sample of at most `length`, whose prompt is not predicted (-100).
+        - `end`: the token after every text; a tokenizer's own (`eos_token_id`) where it has one.
+        - `vocabulary`: how many tokens there are; else what the tokenizer says, or the largest.
+        - the other options are those of `from_arrays`. Without `split`, `group` or `time` the last
+          texts of each user test.
+
+        >>> f = Federation.from_texts({"Ann": "to be", "Bob": ["or", "not"]}, str.encode, length=4)
+        >>> f.ids, f.inputs["input_ids"].shape, bytes(f.targets[0].tolist())
+        (('Ann', 'Bob'), torch.Size([2, 4]), b'o be')
+        """
+        from .read.language import Columns, read_texts
+
+        columns = Columns(user, text, prompt, response)
+        return cls.from_arrays(
+            **read_texts(texts, tokenizer, columns, length, end, vocabulary, options)
+        )
+
+    @classmethod
     def from_folder(cls, path: str | Path, **options: Any) -> Federation:
         """From a folder of pictures: `client/class/file`, or `class/file` dealt to clients.
 

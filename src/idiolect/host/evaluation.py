@@ -30,6 +30,7 @@ _KEEP = 512 << 20  # bytes of padded data kept between rounds
 _PIECE = 341 * TILE  # samples that a forward pass of one model takes at once
 _LEAST = 6 * TILE  # a shorter pass is filled up: matrix products of few rows round differently
 _AT_ONCE = 65536  # samples that go through the kernel together, over all rows
+_NUMBERS = 1 << 24  # of the outputs that are held together; a language model has many per sample
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Evaluator:
         self.sizes = data.sizes(split)
         self.low = int(self.offsets[0])
         self.high = int(self.offsets[-1])
+        self._at_once = samples_at_once(data)
         self._plans: dict[bytes, list[Tensor]] = {}
         self._weights = None if data.weights is None else data.weights_of(split)
         # float64[N]: what a sample of each client weighs in the mean; 1 without weights
@@ -128,7 +130,8 @@ class Evaluator:
     def _pieces(self) -> list[tuple[int, int]]:
         """The split's samples in passes of whole tiles, and what is left."""
         parts = tiles(self.high - self.low)
-        cuts = [(a, min(a + _PIECE, p.stop)) for p in parts for a in range(p.start, p.stop, _PIECE)]
+        piece = max(_LEAST, min(_PIECE, self._at_once - self._at_once % TILE))
+        cuts = [(a, min(a + piece, p.stop)) for p in parts for a in range(p.start, p.stop, piece)]
         return [(self.low + a, self.low + b) for a, b in cuts]
 
     def personal(
@@ -166,7 +169,7 @@ class Evaluator:
         groups: list[Tensor] = []
         for length in np.unique(lengths[lengths > 0]):
             alike = torch.from_numpy(np.flatnonzero(lengths == length))
-            groups += alike.split(1 if self.one_by_one else max(1, _AT_ONCE // int(length)))
+            groups += alike.split(1 if self.one_by_one else max(1, self._at_once // int(length)))
         return groups
 
     def _padded_weights(self, rows: Tensor, exists: Tensor) -> Tensor | None:
@@ -291,6 +294,13 @@ def padded_lengths(sizes: np.ndarray) -> np.ndarray:
     bits = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
     step = 2 ** np.maximum(bits - 4, 1)
     return -(-sizes // step) * step
+
+
+def samples_at_once(data: Federation) -> int:
+    """How many samples' outputs are held together: a score per target and class."""
+    targets = first(data.targets)
+    numbers = max(1, targets.shape[1:].numel()) * max(1, data.classes)
+    return max(1, min(_AT_ONCE, _NUMBERS // numbers))
 
 
 class SamplePlaces:

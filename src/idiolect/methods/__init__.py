@@ -12,6 +12,7 @@ from ..method import Method
 from ..task.task import Task
 from .dichotomy import Dichotomy
 from .ditto import Ditto
+from .duallora import DualLora
 from .fedalt import FedAlt, FedSim
 from .fedavg import FedAvg
 from .feddeper import FedDeper
@@ -21,6 +22,7 @@ from .finetune import Finetune
 from .l2gd import L2gd
 from .lgfedavg import LgFedAvg
 from .local import Local
+from .lora import FedIt, FedSaLora, FfaLora
 from .lpproj import LpProj
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
@@ -68,6 +70,10 @@ METHODS: Table[Entry] = Table(
         "fedsim": (FedSim, {}),
         "finetune": (Finetune, {}),
         "dichotomy": (Dichotomy, {}),
+        "fedit": (FedIt, {}),
+        "ffa-lora": (FfaLora, {}),
+        "fedsa-lora": (FedSaLora, {}),
+        "dual-lora": (DualLora, {}),
     },
     _entry,
 )

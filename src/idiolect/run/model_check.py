@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +13,7 @@ from ..core.types import Tree, leaves, map_tree
 from ..data.federation import Census, Federation
 from ..task.buffers import mixes_samples
 from ..task.forward import forward
+from ..task.frozen import shared_copy
 from ..task.losses import (
     CrossEntropy,
     Squared,
@@ -192,7 +191,7 @@ def _check_training(
     task: Task, federation: Federation, data: Federation, batch: int, batching: str
 ) -> None:
     """A training pass on two samples: which buffers does it change?"""
-    module = copy.deepcopy(task.module).train()
+    module = shared_copy(task.module).train()
     before = {n: b.clone() for n, b in module.named_buffers()}
     try:
         with keyed_draws(0):

@@ -29,6 +29,7 @@ from ..report.tables import results_table
 from ..server.protocol import Contract
 from ..server.roster import Roster
 from ..task.initial import constants
+from .adapter_export import write_adapter
 from .directory import RunDirectory
 from .divergence import TIMES
 from .identity import RunIdentity
@@ -293,6 +294,16 @@ class Result:
             index = {paths[0].name: "all"}
         write_json(target / "clients.json", index)
         return [*paths, target / "clients.json"]
+
+    def export_adapter(
+        self, client: Id, folder: str | Path, seed: int | None = None, best: bool = False
+    ) -> list[Path]:
+        """A client's own adapter in peft's format, without the base, for a model of peft.
+
+        `peft.PeftModel.from_pretrained(base, folder)` is then the client's model. Returns the
+        files: adapter_config.json and adapter_model.safetensors.
+        """
+        return write_adapter(self.personal(client, seed, best=best), Path(folder))
 
     def models(self, seed: int | None = None, best: bool = False) -> RunModels:
         """The models of a seed, by client."""

@@ -25,6 +25,7 @@ from ..core.types import Tree, length, map_tree
 from .batches import Batch
 from .buffers import Statistics
 from .forward import forward
+from .frozen import placed, shared_copy
 from .initial import Initial
 from .kernels import Kernel, Rows, Stacked, Unmappable, Vmapped, choose, one_loss
 from .layout import Layout, Split, split_by
@@ -103,7 +104,7 @@ class Task:
         self.numerics = numerics
         self.device = numerics.device
         self.dtype = numerics.dtype
-        self.module = self._make(numerics.seed).to(device=self.device, dtype=self.dtype)
+        self.module = placed(self._make(numerics.seed), self.device, self.dtype)
         trained = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         if not trained:
             raise SettingError(f"model: {type(self.module).__name__} has no trainable parameter")
@@ -374,8 +375,11 @@ class Task:
         return torch.stack(rows).to(device=self.device, dtype=self.dtype)
 
     def module_of(self, x: Tensor) -> nn.Module:
-        """A torch module with the weights x[d] or x[d + m], ready for use (eval mode)."""
-        module = copy.deepcopy(self.module)
+        """A torch module with the weights x[d] or x[d + m], ready for use (eval mode).
+
+        Frozen parameters are those of all such modules: copy.deepcopy makes one of its own.
+        """
+        module = shared_copy(self.module)
         parts = self.tensors_of(x)
         with torch.no_grad():
             for name in self.layout.names:
@@ -414,7 +418,8 @@ class Task:
         A new one comes from the user's function, or by resetting every layer of the module.
         """
         if isinstance(self.model, nn.Module) and not renew:
-            module: Any = copy.deepcopy(self.model)
+            # a file of weights is read into the module, frozen parameters too
+            module: Any = (copy.deepcopy if self.initial.weights else shared_copy)(self.model)
         else:
             with keyed_torch(seed):
                 if isinstance(self.model, nn.Module):
@@ -442,6 +447,11 @@ def _reset(module: nn.Module) -> None:
         )
         if callable(reset):
             reset()
+    for layer in module.modules():
+        reset_adapter = getattr(layer, "reset_lora_parameters", None)
+        if reset_adapter is not None:  # of peft, whose layers inside are no adapter by themselves
+            for name in (*layer.lora_A, *layer.lora_embedding_A):
+                reset_adapter(name, True)
 
 
 def _refuse(module: nn.Module) -> None:

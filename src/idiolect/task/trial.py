@@ -18,11 +18,12 @@ from ..core.knobs import SettingError
 from ..core.types import Tree, leaves, length, map_tree
 from .buffers import mixes_samples
 from .forward import forward
+from .frozen import has_own_precision, shared_copy
 from .kernels.graph import has_dropout, layer_chain
 from .losses import Custom, Loss
 
 SAMPLES = 8  # of one client, which go through model and loss together and one by one
-_SAME = 1e-4  # relative differences of outputs that are rounding
+_SAME = 1e-4  # relative differences of outputs that are rounding in single precision
 _DOUBLE = 20_000_000  # parameters up to which a model is tried in double precision
 
 
@@ -74,11 +75,12 @@ def try_out(module: nn.Module, loss: Loss, inputs: Tree, targets: Tree) -> Behav
     known = not reading.draws and not reading.mixes and layer_chain(module) is not None
     if known and not reading.compares:
         return reading
-    model = copy.deepcopy(module)
-    double = sum(p.numel() for p in model.parameters()) <= _DOUBLE
+    model = shared_copy(module)
+    is_small = sum(p.numel() for p in model.parameters()) <= _DOUBLE
+    double = is_small and not has_own_precision(module)
     with keyed_draws(0):
         for p in model.parameters():  # a layer that starts at zero would hide what is behind it
-            if p.is_floating_point():
+            if p.requires_grad and p.is_floating_point():
                 p.data.add_(0.05 * torch.randn_like(p))
     for precision in (torch.float64,) * double + (None,):
         trial = _Trial(model, loss, inputs, targets, precision)
@@ -106,11 +108,13 @@ class _Trial:
         def cast(t: Tensor) -> Tensor:
             return t.to(precision) if precision and t.is_floating_point() else t
 
-        self.model = copy.deepcopy(model).to(precision) if precision else copy.deepcopy(model)
+        self.model = copy.deepcopy(model).to(precision) if precision else shared_copy(model)
         self.loss = loss
         self.inputs = map_tree(cast, inputs)
         self.targets = map_tree(cast, targets)
-        self.tolerance = 1e-6 if precision else 1e-4
+        self.tolerance = 1e-6 if precision else _SAME
+        # relative differences of outputs that are rounding, of the coarsest numbers in use
+        self.rounding = max(_SAME, 8 * max(map(_spacing, self.model.parameters())))
 
     def behaviour(self, reading: Behaviour, known: bool) -> Behaviour:
         result = reading
@@ -126,7 +130,7 @@ class _Trial:
         in_use, repeats_in_use = self._draws(lambda: self._outputs(some, training=False))
         if not in_use and repeats_in_use:
             one_by_one = self._one_by_one(some, training=False)
-            if _differ(self._outputs(some, training=False), one_by_one, _SAME):
+            if _differ(self._outputs(some, training=False), one_by_one, self.rounding):
                 raise SettingError(
                     "model: in evaluation mode, what it gives for a sample depends on the samples "
                     "beside it, so that a prediction depends on which others are asked for with it"
@@ -139,7 +143,7 @@ class _Trial:
             except Exception:  # it needs others beside it
                 mixes = True
             else:
-                mixes = _differ(self._outputs(some, training=True), one_by_one, _SAME)
+                mixes = _differ(self._outputs(some, training=True), one_by_one, self.rounding)
         return replace(
             reading,
             draws=reading.draws or draws,
@@ -156,10 +160,10 @@ class _Trial:
         with keyed_draws(1):
             first = run()
         with keyed_draws(1):
-            return draws, not _differ(first, run(), _SAME)
+            return draws, not _differ(first, run(), self.rounding)
 
     def _outputs(self, inputs: Tree, training: bool) -> Tree:
-        model = copy.deepcopy(self.model) if training else self.model  # statistics stay as they are
+        model = shared_copy(self.model) if training else self.model  # statistics stay as they are
         with torch.no_grad():
             return forward(model.train(training), inputs)
 
@@ -189,6 +193,11 @@ class _Trial:
         except Exception:  # it needs others beside it
             return result
         return replace(result, compares=_differ(together, torch.cat(singles), self.tolerance))
+
+
+def _spacing(t: Tensor) -> float:
+    """How far numbers near 1 are apart."""
+    return torch.finfo(t.dtype).eps if t.is_floating_point() else 0.0
 
 
 def _cut(tree: Tree, some: slice) -> Tree:

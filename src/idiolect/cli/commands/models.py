@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+PEFT = "peft"  # the format of a client's adapter without the base
 CSV_FILE = "the CSV file to write (default: on stdout)"
 
 
@@ -328,15 +330,19 @@ def export(argv: list[str]) -> None:
     parser.add_argument(
         "--one-file", action="store_true", help="all clients in one file, tensors client/parameter"
     )
-    add_format(parser)
+    formats = (*FORMATS, PEFT)
+    add_format(parser, formats)
     parsed = parser.parse(argv)
-    is_single = check_format(parsed)
+    is_single = check_format(parsed, formats)
     if is_single and parsed.client is None:
         raise SettingError(f"client: --format {parsed.format} is of one client: --client ID")
     result = _result(parsed, "export")
     folder = given_folder(parsed.folder or str(Path(parsed.run) / "models"), "output")
     best = parsed.options.best
-    if is_single:
+    if parsed.format == PEFT:
+        paths = result.export_adapter(parsed.client, folder, parsed.seed, best)
+        text = f"{paths[0].name} and {paths[1].name} in {folder}: for PeftModel.from_pretrained"
+    elif is_single:
         paths = export_one(result, parsed.client, parsed.format, folder, parsed.seed, best=best)
         text = f"{paths[0]}: checked against the model; {paths[1].name} says what goes in"
     else:
@@ -345,22 +351,22 @@ def export(argv: list[str]) -> None:
     print(json.dumps([str(p) for p in paths]) if parsed.output.json else shown(text))
 
 
-def add_format(parser: Parser) -> None:
+def add_format(parser: Parser, formats: Sequence[str] = tuple(FORMATS)) -> None:
     """The flags that say as what a model is exported, and whose."""
     parser.add_argument(
         "--format",
         default="safetensors",
-        help=f"safetensors, or of one client: {', '.join(FORMATS)} (default safetensors)",
+        help=f"safetensors, or of one client: {', '.join(formats)} (default safetensors)",
     )
     parser.add_argument("--client", help="the client whose model, for the other formats")
 
 
-def check_format(parsed: Any) -> bool:
+def check_format(parsed: Any, formats: Sequence[str] = tuple(FORMATS)) -> bool:
     """Whether the format is one that holds the model of a single client."""
-    if parsed.format not in ("safetensors", *FORMATS):
-        raise nearest(parsed.format, ("safetensors", *FORMATS), "format")
+    if parsed.format not in ("safetensors", *formats):
+        raise nearest(parsed.format, ("safetensors", *formats), "format")
     if parsed.format == "safetensors" and parsed.client is not None:
         raise SettingError(
-            f"client: safetensors are of every client; --format {'|'.join(FORMATS)} of one"
+            f"client: safetensors are of every client; --format {'|'.join(formats)} of one"
         )
     return bool(parsed.format != "safetensors")

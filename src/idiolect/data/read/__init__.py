@@ -5,6 +5,7 @@
     a frame, a CSV or Parquet file           tables, then data/prepare (columns -> inputs)
     one data set per client                  datasets, samples (one by one or column by column)
     pictures in folders                      folders, pictures
+    text by user, with a tokenizer           language
 
 `arrays.from_arrays` reads client ids (ids), targets (targets: classes or values, numbered from 0)
 and inputs (convert, sequences: padded), divides them into splits (data/splits.py), and puts them in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from .convert import (
 from .ids import read_ids
 from .memory_maps import arrange, check_finite, is_mapped
 from .pictures import Change, check_channels, plan_pixels
-from .sequences import pad_inputs, sequences_of
+from .sequences import ignore_padding, pad_inputs, sequences_of
 from .targets import check_special, read_targets
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def from_arrays(
     x = pad_inputs(samples, "inputs", ragged, padding)
     _check_lengths(x, "inputs", n)
     y = read_targets(targets, n, kind, classes, class_names, ignored)
+    y = replace(y, values=ignore_padding(y.values, x))
     _check_lengths(y.values, "targets", n)
     sequences = sequences_of(samples, x, y.values)
     for key, share in (("valid", valid), ("test", test)):

@@ -64,7 +64,7 @@ def _parts(tree: Any) -> dict[Any, Any]:
 
 
 def _go_with(targets: Any, lengths: Tensor) -> bool:
-    """Whether there is one target per sample, or one per entry of its sequence."""
+    """Whether there is one target per sample, or one per entry of its sequence at most."""
     if isinstance(targets, (dict, tuple)):
         return False
     if targets.ndim == 1:
@@ -72,7 +72,27 @@ def _go_with(targets: Any, lengths: Tensor) -> bool:
     words = torch.as_tensor(targets)
     if words.dim() != 2 or words.is_floating_point() or words.shape[1] != int(lengths.max()):
         return False
-    return torch.equal((words != IGNORED).sum(1), lengths)
+    counted = words != IGNORED
+    last = (counted * torch.arange(1, words.shape[1] + 1)).amax(1)
+    return bool((last <= lengths).all())
+
+
+def ignore_padding(targets: Any, inputs: Any) -> Any:
+    """The class numbers of words, without those where the inputs' attention mask is 0.
+
+    >>> inputs = {"input_ids": torch.ones(1, 3), "attention_mask": torch.tensor([[1, 1, 0]])}
+    >>> ignore_padding(torch.tensor([[5, 6, 0]]), inputs)
+    tensor([[   5,    6, -100]])
+    """
+    mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
+    if mask is None or getattr(targets, "shape", None) != mask.shape:
+        return targets
+    words = torch.as_tensor(targets)
+    padding = torch.as_tensor(mask) == 0
+    if words.is_floating_point() or not bool((words[padding] != IGNORED).any()):
+        return targets
+    note("targets: those where attention_mask is 0 do not count")
+    return torch.where(padding, IGNORED, words)
 
 
 def pad_inputs(tree: Any, name: str, way: str, padding: float) -> Any:

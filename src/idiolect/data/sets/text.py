@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,6 +28,7 @@ from ...core.knobs import Knobs, SettingError, knob
 from ..download import file_in, folder_of, path_knob, reading
 from ..entries import register
 from ..federation import Federation
+from ..read.language import json_lines
 from ..splits import SPLITS
 
 TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
@@ -71,7 +72,7 @@ class Text(Knobs):
     def draw(self) -> tuple[Federation, tuple[str, ...]]:
         """The federation, and the word of each class."""
         names, streams, sizes = self._choose(
-            {client: self.cut(text) for client, text in self._texts().items()}
+            {client: self.cut(text) for client, text in self.texts().items()}
         )
         # words numbered in order of appearance
         number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
@@ -121,7 +122,8 @@ class Text(Knobs):
         """A text as tokens."""
         return tokens(text)
 
-    def _texts(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
+        """Client -> all that it wrote, in order of time: for `Federation.from_texts`."""
         path = self.find()
         with reading(path, f"the {self.name} data"):
             if path.stat().st_size > self.limit:
@@ -161,12 +163,6 @@ class Text(Knobs):
 
 
 # -- texts in files --------------------------------------------------------------------------------
-def json_lines(path: Path) -> Iterator[Any]:
-    """The values of a file of JSON lines."""
-    with open(path, encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
 def by_author(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Author -> texts, from pairs in order of time."""
     texts: defaultdict[str, list[str]] = defaultdict(list)

@@ -5,7 +5,6 @@ On a CPU its 2x2 max pooling is a faster one than torch's.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -23,6 +22,7 @@ from ...core.types import Tree, length, map_tree
 from ..batches import Batch
 from ..buffers import Statistics
 from ..forward import forward
+from ..frozen import shared_copy
 from ..layout import Layout
 from ..losses import Loss, spread, total
 from ..term import Pass, Term, find_layer, last, reading
@@ -36,10 +36,10 @@ _SAMPLES_AT_ONCE = 512
 
 
 class RowModule:
-    """A copy of a module whose parameters are slices of one row of x[K, d] at a time."""
+    """A copy of a module whose trained parameters are slices of one row of x[K, d] at a time."""
 
     def __init__(self, module: nn.Module, layout: Layout, statistics: Statistics | None):
-        self.module = copy.deepcopy(module)
+        self.module = shared_copy(module)
         self.layout = layout
         self.statistics = statistics
         self.parameters = [self.module.get_parameter(n) for n in layout.names]
@@ -102,7 +102,7 @@ class Rows:
         self.random = behaviour.draws or behaviour.draws_in_use
         self.statistics = statistics
         self.on_cpu = layout.device.type == "cpu"
-        self.original = with_fast_pooling(module) if self.on_cpu else copy.deepcopy(module)
+        self.original = with_fast_pooling(module) if self.on_cpu else shared_copy(module)
         self.row_modules: list[RowModule] = []  # one per thread
 
     def outputs(self, x: Tensor, inputs: Tree) -> Tree:
@@ -320,7 +320,7 @@ def with_fast_pooling(module: nn.Module) -> nn.Module:
       (1): ReLU()
     )
     """
-    module = FastPool() if _is_plain(module) else copy.deepcopy(module)
+    module = FastPool() if _is_plain(module) else shared_copy(module)
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if _is_plain(child):
