@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.knobs import Knobs, SettingError, knob
+from .redraw import PARTITION
 
 TRIES = 1000  # draws of Dirichlet shares before giving up on `minimum`
 
@@ -230,6 +231,8 @@ class Partitioned(Knobs):
     minimum: int = knob(10, "least samples of a client (partitions dirichlet and quantity)", low=1)
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
     seed: int = knob(0, "seed of the partition and of the split", low=0)
+
+    seed_draws: ClassVar[str] = PARTITION
 
     def assign(self, labels: np.ndarray) -> np.ndarray:  # -> int64[n], -1: left out
         """A client number for every sample."""

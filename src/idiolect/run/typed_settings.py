@@ -16,6 +16,7 @@ from ..host.metrics.metric import Metric
 from ..server.asynchronous import Staleness
 from ..server.rules.rule import Rule
 from .client_weights import ClientWeights
+from .data_seeds import DataSeeds
 from .schedule import Schedule
 
 
@@ -25,6 +26,7 @@ class RunSettings(TypedDict, total=False):
     rounds: int
     seeds: int
     seed: int
+    data_seeds: DataSeeds | int | Sequence[int] | str
     bytes: int
     checkpoint_every: int
     checkpoint_minutes: float

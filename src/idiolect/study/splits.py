@@ -22,7 +22,7 @@ from ..core import streams
 from ..core.columns import FittedTable
 from ..core.documents import plain
 from ..core.draws import keyed_torch
-from ..core.knobs import SettingError, build, check, knob, with_role
+from ..core.knobs import SettingError, build, check, knob, refused_in, with_role
 from ..core.parts import Parts
 from ..core.text import note, plural
 from ..core.types import leaves
@@ -125,6 +125,9 @@ def splits(
     for_start = {name: value for name, value in settings.items() if name not in evaluation}
     for_start = {"rounds": rounds, **for_start}
     run_settings = build(Settings, for_start, "run")
+    for name, reason in refused_in(Settings, "splits").items():
+        if getattr(run_settings, name):
+            raise SettingError(f"{name} must not be given to splits; {reason}")
     seeds = range(run_settings.seed, run_settings.seed + run_settings.seeds)
     method = read_method(start)
     bound = whole.under(run_settings.numerics(run_settings.seed))
