@@ -156,7 +156,8 @@ def test_a_sweep_keeps_runs_on_one_partition_and_on_several_apart(tmp_path):
     options = {"grid": {"lr": [0.1]}, "jobs": 1, "directory": tmp_path / "sweep", **SETTINGS}
     il.sweep("fedavg", model, digits(), seeds=2, **options)
     il.sweep("fedavg", model, digits(), data_seeds=2, **options)
-    keys = [json.loads(line)["key"] for line in open(tmp_path / "sweep" / "runs.jsonl")]
+    lines = (tmp_path / "sweep" / "runs.jsonl").read_text().splitlines()
+    keys = [json.loads(line)["key"] for line in lines]
     assert len(keys) == len(set(keys)) == 4
 
 

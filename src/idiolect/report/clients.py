@@ -265,8 +265,8 @@ def refuse_pooled_clients(drawn: str, repeats: int) -> None:
         reason = "whose clients are not the same people"
     raise SettingError(
         f"clients_table: no table can pool the clients of {repeats} draws of the data "
-        f"(data_seeds), {reason}; clients.csv has a row for each client of each, and a run without data_seeds "
-        "has the table"
+        f"(data_seeds), {reason}; clients.csv has a row for each client of each, and a run without "
+        "data_seeds has the table"
     )
 
 

@@ -59,12 +59,13 @@ def run(
     Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With `data_seeds` each
     repeat has a partition of its own, of a federation that `idiolect.data.load` made.
 
-    With a `directory`, settings, metrics and checkpoints are written there and `resume=True` continues a run that was
-    interrupted, to exactly the result it would have had: on as many threads as before unless set
-    otherwise, and not with changed code unless by `resume="force"`. A resumed run may have more
-    `rounds` than before: it then continues to the result of the longer run. `origin` describes
-    data and model by name, so that `idiolect resume` can rebuild them. `start` gives, for each
-    seed, the model and private rows to start from (see `idiolect.pipeline`).
+    With a `directory`, settings, metrics and checkpoints are written there and `resume=True`
+    continues a run that was interrupted, to exactly the result it would have had: on as many
+    threads as before unless set otherwise, and not with changed code unless by `resume="force"`. A
+    resumed run may have more `rounds` than before: it then continues to the result of the longer
+    run. `origin` describes data and model by name, so that `idiolect resume` can rebuild them.
+    `start` gives, for each seed, the model and private rows to start from (see
+    `idiolect.pipeline`).
 
     `progress` draws a bar (by default in a terminal or notebook, after two seconds of work), or is
     a function of (seed, rounds done, accuracy). `on_round`, `on_evaluate`, `on_checkpoint` and

@@ -33,6 +33,7 @@ from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
 from ..server.step import ServerStep
+from ..task.augment import AUGMENTATIONS, Augmentation, Change
 from ..task.batches import BATCHING
 from ..task.client_optimizer import ELEMENTWISE, STATES, ClientOptimizer
 from ..task.kernels import KERNELS
@@ -192,6 +193,14 @@ class Optimisation(Knobs):
         "replace",
         "mini-batches with replacement, without (epochs), or all data (full)",
         choices=BATCHING,
+    )
+    augment: Augmentation = knob(
+        Augmentation(),
+        "random changes of the pictures of every mini-batch, drawn anew each time, e.g. "
+        "'crop(padding=4) + flip'; see: list augmentations",
+        parse=AUGMENTATIONS.parse,
+        write=AUGMENTATIONS.text,
+        takes=(Change,),
     )
     schedule: Schedule = knob(
         Schedule(),

@@ -15,6 +15,7 @@ from ..engine.delays import Delays
 from ..host.metrics.metric import Metric
 from ..server.asynchronous import Staleness
 from ..server.rules.rule import Rule
+from ..task.augment import Augmentation, Change
 from .client_weights import ClientWeights
 from .data_seeds import DataSeeds
 from .schedule import Schedule
@@ -37,6 +38,7 @@ class RunSettings(TypedDict, total=False):
     client_weights: ClientWeights | Mapping[Any, float] | str
     batch: int
     batching: str
+    augment: Augmentation | Change | str
     schedule: Schedule | str
     optimizer: str
     optimizer_options: str

@@ -521,6 +521,7 @@ class FineTuning:
         return task.grad(x[:, : task.d].contiguous(), here.draw())[:, split.theta]
 
     def _here(self, at: Tensor, batching: str = "") -> Here:
+        """Mini-batches as in training; with another `batching`, of the samples as they are."""
         s = self.settings
         return Here(
             self.data,
@@ -532,6 +533,7 @@ class FineTuning:
             batching=batching or s.batching,
             dtype=DTYPES[s.dtype],
             purpose="split",
+            augment=None if batching else s.augment,
         )
 
     def _at_once(self, task: Task, batch: int = 0) -> int:

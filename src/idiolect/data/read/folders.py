@@ -58,7 +58,7 @@ class Folder(Partitioned, Shares):
         root = given_path(self.path, "path")
         if not root.is_dir():
             raise SettingError(f"path: there is no folder {str(root)!r}")
-        files = _pictures(root)
+        files = pictures_below(root)
         levels = _levels(self.layout, files, root)
         names = tuple(sorted({_part(f, levels, "class") for f in files}))
         if len(names) == 1:
@@ -90,7 +90,7 @@ class Folder(Partitioned, Shares):
 
 
 # -- which files -----------------------------------------------------------------------------------
-def _pictures(root: Path) -> list[Path]:
+def pictures_below(root: Path) -> list[Path]:
     """The pictures below a folder, relative to it, in order of their names."""
     pictures: list[Path] = []
     others: list[Path] = []
