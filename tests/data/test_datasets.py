@@ -112,6 +112,17 @@ def test_a_random_transform_is_said_to_be_frozen(draw, capsys):
     assert (torch.rand(()), np.random.rand(), random.random()) == after
 
 
+def test_a_transform_that_is_random_by_its_name_is_said_to_be_frozen(capsys):
+    class RandomErasing:
+        """Of so few samples that reading some twice may not show it."""
+
+    data_set = Items([(X[i], Y[i]) for i in range(6)])
+    data_set.transform = RandomErasing()
+    Federation.from_datasets([data_set])
+    warning = capsys.readouterr().err
+    assert "whose transform RandomErasing is random" in warning and "augment=" in warning
+
+
 def test_samples_that_stay_the_same_are_not_said_to_change(capsys):
     picture = Image.new("L", (4, 4))
     samples = [(np.array([1.0, np.nan]), 0), (torch.tensor([1.0, torch.nan]), "a"), (picture, 1)]

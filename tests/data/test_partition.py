@@ -129,3 +129,36 @@ def test_the_test_part_follows_the_training_part():
 def test_what_cannot_be_dealt_is_refused(call, message):
     with pytest.raises(SettingError, match=message):
         call()
+
+
+# -- as in PFLlib ----------------------------------------------------------------------------------
+def test_uneven_shards_are_between_a_tenth_and_all_of_an_even_share_but_for_the_last():
+    labels = np.repeat(np.arange(10), 400)
+    client = partition.by_classes(labels, 20, 2, seed=3, uneven=True)
+    assert (client >= 0).all()
+    for c in range(10):
+        sizes = np.sort(np.bincount(client[labels == c], minlength=20))[-4:]
+        assert (sizes[:3] >= 10).all() and (sizes[:3] <= 100).all() and sizes.sum() == 400
+    assert len(np.unique(np.bincount(client))) > 10
+
+
+def test_a_capped_client_gets_no_class_after_its_even_share():
+    labels = np.repeat(np.arange(10), 400)
+    client = partition.dirichlet(labels, 20, 0.1, seed=0, minimum=1, capped=True)
+    counts = np.stack([np.bincount(client[labels == c], minlength=20) for c in range(10)])
+    before = counts.cumsum(0) - counts
+    assert (counts[before >= 200] == 0).all() and counts.sum() == 4000
+    free = np.bincount(partition.dirichlet(labels, 20, 0.1, seed=0, minimum=1))
+    assert counts.sum(0).max() < free.max()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"uneven": True, "partition": "iid"}, "uneven must be false with partition 'iid'"),
+        ({"capped": True}, "capped must be false with partition 'classes'"),
+    ],
+)
+def test_options_of_another_partition_are_refused(options, words):
+    with pytest.raises(SettingError, match=words):
+        partition.Partitioned(**options)

@@ -13,13 +13,15 @@ from typing import Any
 
 from ..core.files import given_folder, given_path, resume_command
 from ..core.knobs import Knobs, SettingError, knob
-from ..report.clients import clients_view
+from ..data.federation import Federation
+from ..report.clients import clients_view, refuse_pooled_clients
 from ..report.console import ERR, OUT
 from ..report.plots import AXES
 from ..report.progress import RoundMeter, Style, style_of
 from ..report.tables import ALSO, read_also, read_names
 from ..run.interrupts import Interrupted
 from ..run.result import Result
+from ..run.settings import Settings
 from ..study.compare import Comparison
 
 
@@ -56,6 +58,11 @@ class Output(Knobs):
     def meter(self, total: int) -> RoundMeter:
         """Progress over all rounds of all seeds: rounds per second and the current accuracy."""
         return RoundMeter(total, self.style)
+
+    def check_clients(self, federation: Federation, settings: Settings) -> None:
+        """Refuse a table of clients that the run could not fill, before it starts."""
+        if self.clients_table and settings.data_seeds and federation.draw is not None:
+            refuse_pooled_clients(federation.draw.draws, settings.seeds)
 
     def show_clients(self, result: Result | Comparison) -> None:
         """The clients by name, if the user wants them; stdout is for JSON alone."""

@@ -14,7 +14,7 @@ from ..data import DATASETS
 from ..methods import METHODS
 from ..models import MODELS, options_of
 
-LISTS = ("methods", "channels", "attacks", "rules", "kernels", "projections")
+LISTS = ("methods", "channels", "attacks", "rules", "augmentations", "kernels", "projections")
 TABLES = (".csv", ".tsv", ".parquet")
 # our name -> what other programs call it
 COMMAND_WORDS = {

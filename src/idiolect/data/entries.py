@@ -7,11 +7,13 @@ Every entry of the table of data sets is a dataclass whose fields are its option
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from ..core.callables import read_options, settings_class
 from ..core.knobs import Knobs, SettingError
 from .federation import Federation
+from .redraw import DATA, DataDraw
 
 BUILT_IN: dict[str, type[Knobs]] = {}  # the entries of the table, by name
 
@@ -61,4 +63,13 @@ def make(entry: type[Knobs], options: dict[str, Any], name: str) -> Federation:
         raise SettingError(
             f"data set {name} must return a Federation, got a {type(federation).__name__}"
         )
-    return federation
+    draws = getattr(settings, "seed_draws", DATA)
+    if not draws or not isinstance(getattr(settings, "seed", None), int):
+        return federation
+    return federation.with_draw(
+        DataDraw(settings.seed, draws, partial(_under_seed, entry, options, name))
+    )
+
+
+def _under_seed(entry: type[Knobs], options: dict[str, Any], name: str, seed: int) -> Federation:
+    return make(entry, {**options, "seed": seed}, name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,7 @@ from .prepare import Preparation
 from .read.arrays import from_arrays
 from .read.datasets import read_datasets
 from .read.ids import ClientId, plain_id, unknown_client
+from .redraw import DataDraw, no_seed
 from .splits import SPLITS, offsets_of
 from .subgroups import Subgroups
 
@@ -58,6 +59,8 @@ class Federation:
     subgroups: tuple[Subgroups, ...] = ()  # what figures are given for, a label per sample
     # int64[n]: the place of each sample in time, equal for one moment; folds are cut by it
     times: Tensor | None = None
+    # what their seed draws, of data that `idiolect.data.load` made; a changed copy has none
+    draw: DataDraw | None = field(default=None, init=False, compare=False, repr=False)
 
     def __str__(self) -> str:
         from .describe import describe
@@ -248,9 +251,33 @@ the nearest is 13
             raise nearest(split, SPLITS, "split")
         rows = {s: torch.arange(int(self.offsets[s][0]), int(self.offsets[s][-1])) for s in SPLITS}
         sizes = {s: self.sizes(s) for s in SPLITS}
-        return self._select(
+        rest = self._select(
             rows | {split: rows[split][:0]}, sizes | {split: torch.zeros_like(sizes[split])}
         )
+        if self.draw is None:
+            return rest
+        return rest.with_draw(self.draw.then(lambda federation: federation.without(split)))
+
+    def with_draw(self, draw: DataDraw) -> Self:
+        """The same data, with what is known of their seed."""
+        copy = replace(self)
+        object.__setattr__(copy, "draw", draw)  # not a parameter: changed copies must not have it
+        return copy
+
+    def redrawn(self, seed: int) -> Federation:
+        """The same data set under another seed of its own: another partition, or another split.
+
+        For data of `idiolect.data.load`, by a name or a function with an option `seed`, as they
+        were loaded: a copy that was changed since cannot be drawn again.
+
+        >>> from . import load
+        >>> one = load("digits", clients=5, seed=0)
+        >>> one.redrawn(1).fingerprint() == load("digits", clients=5, seed=1).fingerprint()
+        True
+        """
+        if self.draw is None:
+            raise no_seed(self.name)
+        return self if seed == self.draw.seed else self.draw.under(seed)
 
     def capped(self, most: Mapping[str, int], seed: int = 0) -> Federation:
         """At most `most[split]` samples of each client in the splits named, drawn at random.

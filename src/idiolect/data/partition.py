@@ -9,23 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core.knobs import Knobs, SettingError, knob
+from .redraw import PARTITION
 
 TRIES = 1000  # draws of Dirichlet shares before giving up on `minimum`
 
 
 def by_classes(
-    labels: np.ndarray, clients: int, classes_per_client: int = 2, seed: int = 0, level: bool = True
+    labels: np.ndarray,
+    clients: int,
+    classes_per_client: int = 2,
+    seed: int = 0,
+    level: bool = True,
+    uneven: bool = False,
 ) -> np.ndarray:
     """Every client holds exactly `classes_per_client` classes, as in the FedAvg and lp-proj papers.
 
     Each class is cut into shards; each client takes shards of different classes, from the classes
     with most shards left. `level` makes all shards equally large (the smallest class decides, the
-    rest is left out), as for Table 3 of the lp-proj paper.
+    rest is left out), as for Table 3 of the lp-proj paper. `uneven` makes them unlike instead: all
+    but one shard of a class are drawn between a tenth of an even share and an even share, and one
+    has the rest, as in PFLlib's pathological setting.
 
     >>> labels = np.repeat([0, 1, 2, 3], 10)
     >>> client = by_classes(labels, clients=4, classes_per_client=2)
@@ -48,25 +56,47 @@ def by_classes(
             f"clients: {clients} clients need {shards[c]} shards of a class "
             f"with {have[c]} samples; take fewer clients"
         )
-    size, rest = np.divmod(have, np.maximum(shards, 1))
-    if level:
-        size = np.full_like(size, size[shards > 0].min())
-        rest = np.zeros_like(rest)
+    sizes = _shard_sizes(have, shards, level, rng if uneven else None)
     counts = np.zeros((len(have), clients), dtype=np.int64)
     for k in range(clients):  # fullest classes first, so the last client still finds different ones
         take = np.lexsort((rng.random(len(have)), -shards))[:classes_per_client]
         shards[take] -= 1
-        counts[take, k] = size[take] + (shards[take] < rest[take])
+        counts[take, k] = sizes[take, shards[take]]
     return _deal(number, counts, rng)
 
 
+def _shard_sizes(
+    have: np.ndarray, shards: np.ndarray, level: bool, rng: np.random.Generator | None
+) -> np.ndarray:  # -> int64[classes, most shards of a class]
+    """How large each shard of each class is; drawn by `rng`, or as even as can be."""
+    size, rest = np.divmod(have, np.maximum(shards, 1))
+    place = np.arange(shards.max())
+    if rng is not None:
+        drawn = rng.integers(
+            np.maximum(size // 10, 1)[:, None], size[:, None] + 1, (len(have), len(place))
+        )
+        drawn = np.where((place > 0) & (place < shards[:, None]), drawn, 0)
+        drawn[:, 0] = have - drawn.sum(1)
+        return drawn
+    if level:
+        return np.full((len(have), len(place)), size[shards > 0].min())
+    return size[:, None] + (place < rest[:, None])
+
+
 def dirichlet(
-    labels: np.ndarray, clients: int, alpha: float = 0.5, seed: int = 0, minimum: int = 10
+    labels: np.ndarray,
+    clients: int,
+    alpha: float = 0.5,
+    seed: int = 0,
+    minimum: int = 10,
+    capped: bool = False,
 ) -> np.ndarray:
     """Each class is shared out by p ~ Dirichlet(alpha, ..., alpha).
 
     A small alpha gives few classes per client, a large one makes clients alike. Shares are drawn
-    again until every client has `minimum` samples.
+    again until every client has `minimum` samples. With `capped` a client that has an even share
+    of all samples gets none of the classes that follow, as in Wang et al. (2020) and PFLlib: sizes
+    are then less unlike.
 
     >>> client = dirichlet(np.repeat([0, 1, 2], 100), clients=5, alpha=1.0)
     >>> bool(np.bincount(client).min() >= 10), len(client)
@@ -78,7 +108,7 @@ def dirichlet(
     rng = np.random.default_rng(seed)
     for _ in range(TRIES):
         shares = rng.dirichlet(np.full(clients, alpha), size=len(have))
-        counts = np.stack([allot(int(n), p) for n, p in zip(have, shares, strict=True)])
+        counts = _capped_counts(have, shares) if capped else _counts(have, shares)
         if counts.sum(0).min() >= max(minimum, 1):
             return _deal(number, counts, rng)
     raise SettingError(
@@ -86,6 +116,22 @@ def dirichlet(
         f"samples in each of {TRIES} draws for {clients} clients; "
         "take a larger alpha, fewer clients or a smaller minimum"
     )
+
+
+def _counts(have: np.ndarray, shares: np.ndarray) -> np.ndarray:  # -> int64[classes, clients]
+    """Every class by its own shares."""
+    return np.stack([allot(int(n), p) for n, p in zip(have, shares, strict=True)])
+
+
+def _capped_counts(have: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Class after class, among the clients that have less than an even share so far."""
+    even = have.sum() / shares.shape[1]
+    counts = np.zeros(shares.shape, dtype=np.int64)
+    for c, n in enumerate(have):
+        open_clients = counts.sum(0) < even
+        p = np.where(open_clients, shares[c], 0.0)
+        counts[c] = allot(int(n), p if p.sum() > 0 else open_clients.astype(float))
+    return counts
 
 
 def quantity(
@@ -219,24 +265,47 @@ class Partitioned(Knobs):
     [1, 1, 0, 0]
     """
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, partition in (("uneven", "classes"), ("capped", "dirichlet")):
+            if getattr(self, name) and self.partition != partition:
+                raise SettingError(
+                    f"{name} must be false with partition {self.partition!r}, got True: it is "
+                    f"about partition {partition!r}"
+                )
+
     clients: int = knob(100, "number of clients", low=1)
     partition: str = partition_knob("classes")
     classes_per_client: int = knob(2, "classes of each client (partition classes)", low=1)
     level: bool = knob(True, "equal shards, cut to the smallest class (partition classes)")
+    uneven: bool = knob(
+        False,
+        "in place of level: shards of a class drawn from a tenth of an even share to an even one, "
+        "the last has the rest (partition classes)",
+    )
     alpha: float = knob(
         0.5, "concentration; small: few classes per client (partition dirichlet)", above=0
+    )
+    capped: bool = knob(
+        False,
+        "a client that has an even share of all samples gets none of the classes that follow "
+        "(partition dirichlet)",
     )
     sigma: float = knob(1.0, "log-normal spread of client sizes (partition quantity)", low=0)
     minimum: int = knob(10, "least samples of a client (partitions dirichlet and quantity)", low=1)
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
     seed: int = knob(0, "seed of the partition and of the split", low=0)
 
+    seed_draws: ClassVar[str] = PARTITION
+
     def assign(self, labels: np.ndarray) -> np.ndarray:  # -> int64[n], -1: left out
         """A client number for every sample."""
         if self.partition == "classes":
-            return by_classes(labels, self.clients, self.classes_per_client, self.seed, self.level)
+            return by_classes(
+                labels, self.clients, self.classes_per_client, self.seed, self.level, self.uneven
+            )
         if self.partition == "dirichlet":
-            return dirichlet(labels, self.clients, self.alpha, self.seed, self.minimum)
+            return dirichlet(labels, self.clients, self.alpha, self.seed, self.minimum, self.capped)
         if self.partition == "quantity":
             return quantity(labels, self.clients, self.sigma, self.seed, self.minimum)
         return iid(labels, self.clients, self.seed)

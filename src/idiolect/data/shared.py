@@ -52,11 +52,12 @@ class SharedData:
 
     def open(self) -> Federation:
         """The federation."""
-        return replace(
+        data = replace(
             self.blank,
             inputs=map_tree(lambda place: place.open(), self.inputs),
             targets=map_tree(lambda place: place.open(), self.targets),
         )
+        return data if self.blank.draw is None else data.with_draw(self.blank.draw)
 
 
 @contextmanager
@@ -90,4 +91,7 @@ def _write(data: Federation, path: Path) -> SharedData:
         "inputs": map_tree(lambda t: blank(t, len(t)), data.inputs),
         "targets": map_tree(lambda t: blank(t, len(t)), data.targets),
     }
-    return SharedData(replace(data, **nothing), inputs, targets)
+    empty = replace(data, **nothing)
+    if data.draw is not None:
+        empty = empty.with_draw(data.draw)
+    return SharedData(empty, inputs, targets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from ..core.knobs import Knobs, SettingError, knob
 from ..core.text import note
 from .read.ids import is_missing, read_ids
+from .redraw import SPLIT
 
 SPLITS = ("train", "valid", "test")
 ALIASES = {"validation": "valid", "val": "valid"}  # as other libraries call them
@@ -36,6 +37,8 @@ class Shares(Knobs):
     valid: float = knob(0.2, "share of the training samples kept for validation", low=0, below=1)
     test: float = knob(0.2, "share of each client's samples kept for testing", low=0, below=1)
     seed: int = knob(0, "seed of the split", low=0)
+
+    seed_draws: ClassVar[str] = SPLIT
 
     def shares(self) -> dict[str, Any]:
         """The same as options of `Federation.from_arrays`."""

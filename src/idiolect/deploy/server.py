@@ -321,7 +321,9 @@ class DeployedRun:
         founders = census_of([site for site in self.sites if not site.joined], NAME)
         identity = RunIdentity.of(self.method, self.task, founders, self.settings, origin)
         identity = replace(identity, id=run_id)
-        runner = DeployedRunner(self.parts, identity, {}, Callbacks(), placement=self)
+        runner = DeployedRunner(
+            {self.settings.seed: self.parts}, identity, {}, Callbacks(), placement=self
+        )
         runner.deployed = self
         runner.progress = self.progress
         threads = self.settings.threads

@@ -26,6 +26,7 @@ from ..core.types import Personal, State, Tree, leaves, prefixed, under
 from ..data.federation import Federation
 from ..server.protocol import Contract, ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
 from ..solvers import sgd
+from ..task.augment import Augmentation
 from ..task.client_optimizer import Fitted, Optimise
 from ..task.context import Here
 from ..wire import messages as wire
@@ -56,6 +57,7 @@ class HostSettings:
     finetune_steps: int = 0  # SGD steps on every personal model before use
     finetune_lr: float = 0.1
     optimizer: Fitted | None = None  # how clients step; None = plainly
+    augment: Augmentation | None = None  # of training samples, in every mini-batch
     repeats: bool = True  # a round may be asked for after it was concluded, until the next one
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
     metrics: tuple[Metric, ...] = ()  # counted beside accuracy and loss
@@ -571,6 +573,7 @@ class Host:
             purpose=purpose,
             validate=lambda x: self._errors(x, rows),
             turns=turns,
+            augment=self.settings.augment,
         )
         if self.settings.optimizer is not None:
             here.optimise = Optimise(self.settings.optimizer)

@@ -130,16 +130,35 @@ Rule = Callable[[Rows, Goals], Iterable[str]]
 
 def _measured(trained: Rows, _: Goals) -> Iterator[str]:
     rounds = ", ".join(map(str, sorted({r["rounds"] for r in trained})))
-    seeds = trained[0]["seeds"]
     metrics = [n for n in metrics_of(trained) if not _is_mean_over_clients(trained, n)]
     names = [*(["accuracy"] if has_accuracy(trained) else []), "loss", *metrics]
     figures = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     yield (
         f"{trained[0].get('measured_on', 'test')} data of each client, last round ({rounds}), "
-        f"mean over {plural(len(seeds), 'seed')} ({', '.join(map(str, seeds))}); "
+        f"mean over {_repeats(trained[0])}; "
         f"{figures} pooled over samples, variance over clients; "
         "bytes of all clients and gradients per client, per seed"
     )
+
+
+def _repeats(row: Row) -> str:
+    """What the repeats are: seeds of training, and of the data where each has its own.
+
+    >>> _repeats({"seeds": [0, 1]})
+    '2 seeds (0, 1)'
+    >>> _repeats({"seeds": [0, 1], "data_seeds": {"draw": "partition", "seeds": [0, 1]}})
+    '2 seeds of training and partition (0, 1)'
+    >>> _repeats({"seeds": [3], "data_seeds": {"draw": "split", "seeds": [7]}})
+    '1 seed of training and split (training 3; split 7)'
+    """
+    seeds = row["seeds"]
+    count, listed = plural(len(seeds), "seed"), ", ".join(map(str, seeds))
+    if "data_seeds" not in row:
+        return f"{count} ({listed})"
+    drawn, data_seeds = row["data_seeds"]["draw"], row["data_seeds"]["seeds"]
+    if data_seeds != seeds:
+        listed = f"training {listed}; {drawn} {', '.join(map(str, data_seeds))}"
+    return f"{count} of training and {drawn} ({listed})"
 
 
 def _weights(trained: Rows, _: Goals) -> Iterator[str]:

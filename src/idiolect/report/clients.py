@@ -21,6 +21,7 @@ from ..core.documents import plain
 from ..core.knobs import SettingError
 from ..core.text import plural, shown
 from ..data.federation import Census
+from ..data.redraw import PARTITION
 from .format import count, number, signed
 from .verdicts import CANNOT_TELL, GAINS, LOSES, ClientGain, judged_clients, weighed_terms
 
@@ -222,6 +223,8 @@ def clients_view(result: Any, local: Any = None) -> ClientsView:
     several = hasattr(result, "results")
     results = list(result.results) if several else [result]
     labels = list(result.labels) if several else [result.label]
+    for one in results:
+        refuse_pooled_clients(one.record.data.get("drawn", ""), len(one.seeds))
     if local is None and several:
         alone = [r for r in results if r.record.method == "local"]
         local = max(alone, key=_gradients, default=None)
@@ -248,6 +251,23 @@ def clients_view(result: Any, local: Any = None) -> ClientsView:
     weight = str(record.data.get("weight", ""))
     groups = _groups(record)
     return ClientsView(figure, higher, served, samples, without, constant, weight, groups)
+
+
+def refuse_pooled_clients(drawn: str, repeats: int) -> None:
+    """Refuse a table of clients over repeats that have other clients, or other samples of them.
+
+    `drawn` is what the seeds of the data draw; "" where all repeats have the same data.
+    """
+    if not drawn or repeats < 2:
+        return
+    reason = "in which the samples of a client are not the same"
+    if drawn == PARTITION:
+        reason = "whose clients are not the same people"
+    raise SettingError(
+        f"clients_table: no table can pool the clients of {repeats} draws of the data "
+        f"(data_seeds), {reason}; clients.csv has a row for each client of each, and a run without "
+        "data_seeds has the table"
+    )
 
 
 def _value_column(heading: str, s: Served, rank: int) -> Column:

@@ -60,6 +60,23 @@ def baseline_row(
     return untrained_row("mean", "training mean", scores)
 
 
+def mean_row(rows: Sequence[Row]) -> Row:
+    """The mean of untrained rows of the same baseline, on the data of several repeats."""
+    first = rows[0]
+
+    def mean(name: str) -> dict[str, Any]:
+        each = [figures_of(row, name) for row in rows]
+        return {
+            part: None if value is None else sum(one[part] for one in each) / len(each)
+            for part, value in each[0].items()
+        }
+
+    figures = {name: mean(name) for name in ("accuracy", "loss")}
+    if metrics := metrics_of(rows):
+        figures["metrics"] = {name: mean(name) for name in metrics}
+    return first | figures
+
+
 def majority_row(federation: Federation) -> Row:
     """The trivial baseline of classes as a row, with accuracy and loss."""
     return untrained_row(*MAJORITY, majority(federation))

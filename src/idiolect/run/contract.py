@@ -48,6 +48,7 @@ def build_contract(
         finetune_steps=settings.finetune_steps,
         finetune_lr=settings.finetune_lr,
         optimizer=fitted,
+        augment=settings.augment,
         metrics=metrics,
     )
 

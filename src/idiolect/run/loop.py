@@ -43,6 +43,7 @@ from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .prepare import RunParts
 from .record import Record, SeedRecord, client_rows, reliability_rows
+from .repeats import Repeats
 from .result import Result
 from .round_log import Journal
 from .sample_weights import effective_columns
@@ -60,7 +61,7 @@ clock = time.monotonic  # seconds
 class Runner:
     """Everything that a run's seeds have in common."""
 
-    parts: RunParts
+    repeats: Repeats
     identity: RunIdentity
     start: dict[int, Start]
     callbacks: Callbacks
@@ -71,25 +72,10 @@ class Runner:
     best_in: Path | None = None  # where checkpoints of best rounds lie, as in a run directory
     placement: HostPlacement | None = None  # the sites that have the data, where they are not here
 
-    @cached_property
-    def constant_loss(self) -> float:
-        """The loss of each client's own constant answer to a regression; NaN where none is known.
-
-        It is what the losses of a regression are measured by, whatever the unit of its targets.
-        """
-        federation = self.parts.federation
-        if federation.classes or self.placement is not None:
-            return math.nan
-        scores = trivial(federation, self.parts.first_task.criterion)
-        return math.nan if scores is None else summarise(scores)["loss"]
-
-    @cached_property
-    def collapse_loss(self) -> float:
-        """Models with a mean test loss above this have collapsed."""
-        parts = self.parts
-        unit = unit_of_loss(parts.task.criterion, parts.target_scale)
-        constant = 0.0 if math.isnan(self.constant_loss) else self.constant_loss
-        return COLLAPSE_LOSS * max(1.0, unit, constant)
+    @property
+    def parts(self) -> RunParts:
+        """What the first repeat is made of."""
+        return next(iter(self.repeats.values()))
 
     @property
     def settings(self) -> Settings:
@@ -167,7 +153,7 @@ class Runner:
             for seed in self.seeds:
                 session = self.session(seed, folder)
                 journal = Journal(folder, seed, len(session.server.roster))
-                one = SeedRun(self, session, SeedRecord(seed), journal, folder)
+                one = SeedRun(self, session, self._blank_seed(seed), journal, folder)
                 record.seeds.append(one.record)
                 if resume and folder:
                     one.resume(folder)
@@ -201,7 +187,7 @@ class Runner:
         if self.note:
             notes["chosen"] = {"loss": self.note}
         baseline: list[float] = []  # what each client's own constant answer reaches
-        if self.placement is None:
+        if self.placement is None and s.data_seeds.count < 2:
             figure = s.figure(federation.classes)
             baseline = per_client(federation, criterion, used, figure)
         return Record(
@@ -220,13 +206,18 @@ class Runner:
             baseline=baseline,
         )
 
+    def _blank_seed(self, seed: int) -> SeedRecord:
+        s = self.settings
+        data_seeds = s.data_seeds.values
+        return SeedRecord(seed, data_seed=data_seeds[seed - s.seed] if data_seeds else None)
+
     def session(self, seed: int, folder: RunDirectory | None, here: bool = False) -> Session:
         """A seed's moving parts, as they are before the first round; `here`: in this process."""
         path = folder.path if folder else None
         placement = self.placement
         if placement is None and not here and self.settings.carrier.remote:
             placement = WorkerHosts(self.settings, self.identity.origin, seed, path)
-        parts = self.parts
+        parts = self.repeats[seed]
         if here:
             parts = replace(parts, federation=whole(parts.federation))
         run = run_number(self.identity.id, seed)
@@ -295,6 +286,31 @@ class SeedRun:
     def settings(self) -> Settings:
         return self.runner.settings
 
+    @property
+    def parts(self) -> RunParts:
+        """What this repeat is made of."""
+        return self.runner.repeats[self.record.seed]
+
+    @cached_property
+    def constant_loss(self) -> float:
+        """The loss of each client's own constant answer to a regression; NaN where none is known.
+
+        It is what the losses of a regression are measured by, whatever the unit of its targets.
+        """
+        federation = self.parts.federation
+        if federation.classes or self.runner.placement is not None:
+            return math.nan
+        scores = trivial(federation, self.parts.first_task.criterion)
+        return math.nan if scores is None else summarise(scores)["loss"]
+
+    @cached_property
+    def collapse_loss(self) -> float:
+        """Models with a mean test loss above this have collapsed."""
+        parts = self.parts
+        unit = unit_of_loss(parts.task.criterion, parts.target_scale)
+        constant = 0.0 if math.isnan(self.constant_loss) else self.constant_loss
+        return COLLAPSE_LOSS * max(1.0, unit, constant)
+
     # -- rounds ----------------------------------------------------------------------------------
     def train(self, interrupted: Interruption, last: bool) -> None:
         """Rounds until one of the stops; state is saved between rounds, where it is complete."""
@@ -335,7 +351,7 @@ class SeedRun:
                 self.runner.progress(record.seed, session.rounds, self._figure())
         record.stopped = stop
         if stop == DIVERGED:
-            label = label_of(self.runner.parts.method)
+            label = label_of(self.parts.method)
             warn(f"{label}, seed {record.seed}: diverged; {self._symptom()}; {TO_TRY}")
         self._checkpoint()
         if interrupted() and not last:
@@ -413,14 +429,14 @@ class SeedRun:
         self.journal.evaluated(figures, accuracy.numpy())
         if not session.classes:
             losses = scores.of_clients()[1]
-            self.grown = self.grown.after(losses, self.runner.constant_loss, session.rounds)
+            self.grown = self.grown.after(losses, self.constant_loss, session.rounds)
         self._note_collapse(figures)
 
     def _note_collapse(self, figures: dict[str, float], tested: bool = False) -> None:
         """Record the round in which the models became useless."""
         loss = figures["loss"]
         untested = math.isnan(loss) and not (tested or self.session.tested)
-        if untested or loss <= self.runner.collapse_loss:
+        if untested or loss <= self.collapse_loss:
             self.record.collapsed = 0
         elif not self.record.collapsed:
             self.record.collapsed = int(figures.get("round", self.session.rounds)) or 1
@@ -461,8 +477,8 @@ class SeedRun:
         record.missing = dict(ledger.missing)
         scores = {split: Scores.merge([part[split] for part in parts.values()]) for split in SPLITS}
         counts = {name: count.tolist() for name, count in ledger.counts.items()}
-        counts |= effective_columns(self.runner.parts.federation)
-        if (groups := test_groups(self.runner.parts.federation)) is not None:
+        counts |= effective_columns(self.parts.federation)
+        if (groups := test_groups(self.parts.federation)) is not None:
             counts = {"test_groups": groups, **counts}
         everyone = torch.arange(len(session.server.roster))
         record.clients = client_rows(
@@ -481,7 +497,7 @@ class SeedRun:
 
     def _by_subgroup(self, shared: bool) -> list[dict[str, Any]]:
         """Figures by subgroup on test data: of personal models, and of the shared one."""
-        session, federation = self.session, self.runner.parts.federation
+        session, federation = self.session, self.parts.federation
         if not federation.subgroups:
             return []
         grouped = test_groups(federation) is not None
@@ -608,7 +624,7 @@ class SeedRun:
         }
         moment = Moment(
             event,
-            label_of(self.runner.parts.method),
+            label_of(self.parts.method),
             record.seed,
             self.session.rounds,
             self.settings.rounds,

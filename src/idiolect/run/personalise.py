@@ -25,6 +25,7 @@ from .model_check import check_model
 from .plan import read_federation
 from .predict import facts_of, labels_of
 from .record import Record, SeedRecord, client_rows
+from .repeats import facts_of_repeat
 from .sample_weights import effective_columns, weights_note
 from .session import Session
 
@@ -61,7 +62,7 @@ def personalised(
     if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 0:
         raise SettingError(f"rounds must be a whole number >= 0, got {rounds!r}")
     _check_ids(federation, session.server.roster, returning)
-    _check_data(federation, record.data)
+    _check_data(federation, facts_of_repeat(record.data, session.seed))
     contract = session.contract
     settings = session.hosts[0].settings
     check_model(contract.task, federation, settings.batch, settings.batching)

@@ -114,19 +114,38 @@ class Plan:
         return cls(**saved)
 
     def key(self, task: Task, federation: Federation) -> str:
-        """A digest of everything that its results depend on, but for the seed."""
+        """A digest of everything that its results depend on, but for the seeds."""
         settings = build(Settings, self.of_seed(0), "run")
         identity = RunIdentity.of(self.make_method(), task, federation, settings).as_dict()
         del identity["id"]
-        text = json.dumps([KEY_FORMAT, plain(identity), self.label], sort_keys=True)
+        parts = [KEY_FORMAT, plain(identity), self.label]
+        if self.make_settings().data_seeds:
+            parts.append("a partition for each seed")
+        text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def of_seed(self, seed: int) -> dict[str, Any]:
-        """The settings of a run with one seed, which is one of many.
+    def of_seed(self, seed: int, data_seed: int | None = None) -> dict[str, Any]:
+        """The settings of a run with one seed, which is one of many, and one of the data's seeds.
 
         One thread by default, so that results do not depend on how many run at the same time.
         """
-        return {"threads": 1, **self.run_settings, "seed": seed, "seeds": 1}
+        data_seeds = "" if data_seed is None else [data_seed]
+        one = {"seed": seed, "seeds": 1, "data_seeds": data_seeds}
+        return {"threads": 1, **self.run_settings, **one}
+
+    def with_data_seeds(self, federation: Federation) -> Plan:
+        """The same plan with the seeds of these data as a list, where it says how many."""
+        seeds = self.make_settings().data_seeds.of(federation)
+        return (
+            replace(self, settings={**self.settings, "data_seeds": str(seeds)}) if seeds else self
+        )
+
+    def data_seed(self, seed: int) -> int | None:
+        """The seed of the data that a seed of training goes with; see `with_data_seeds`."""
+        settings = self.make_settings()
+        if not settings.data_seeds:
+            return None
+        return settings.data_seeds.values[seed - settings.seed]
 
     def make_method(self) -> Method:
         if self.instance is None:

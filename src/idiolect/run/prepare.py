@@ -200,6 +200,7 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
         raise SettingError(
             f"held_out must be less than the {federation.clients} clients, got {s.held_out}"
         )
+    s.augment.check(federation.inputs)
     eligible = People.of(federation, s, s.seed).eligible
     parts = RunParts(method, task, federation, s, scale_of(task, federation, s, eligible))
     method, s, changes = stable_steps(method, parts.first_task, federation, s, eligible)

@@ -42,6 +42,7 @@ class SeedRecord:
     """One seed of a run. Every field is plain data but `by_client`, a NumPy array."""
 
     seed: int
+    data_seed: int | None = None  # of the data that this seed trained on, where it has its own
     rounds: int = 0  # rounds done
     stopped: str = ""  # why: rounds, bytes, target, patience, callback, diverged; "" before the end
     collapsed: int = 0  # the first round whose models are not finite or absurd; 0 = sound
@@ -78,6 +79,12 @@ class SeedRecord:
             f"SeedRecord(seed {self.seed}, {plural(self.rounds, 'round')}, "
             f"{plural(len(self.clients), 'client')}{reached})"
         )
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Its seed, and that of its data where it has data of its own: columns of tables."""
+        own = {} if self.data_seed is None else {"data_seed": self.data_seed}
+        return {"seed": self.seed, **own}
 
     def progress(self) -> dict[str, Any]:
         """What a checkpoint keeps of a seed under way."""
@@ -168,6 +175,10 @@ class Record:
     baseline: Sequence[float | None] = field(default_factory=list)
     # ^ the figure that each client's own constant answer reaches on its test data
 
+    def of_seed(self, seed: int) -> SeedRecord:
+        """What one of the seeds left behind."""
+        return next(s for s in self.seeds if s.seed == seed)
+
     @property
     def figure(self) -> str:
         """The figure that this run is about: the chosen metric, accuracy, or the loss."""
@@ -212,7 +223,7 @@ class Record:
 
     def clients_table(self) -> list[dict[str, Any]]:
         """One row per seed and client, for clients.csv."""
-        return [{"seed": s.seed, **row} for s in self.seeds for row in s.clients]
+        return [{**s.numbers, **row} for s in self.seeds for row in s.clients]
 
     def reliability_table(self) -> list[dict[str, Any]]:
         """One row per seed, client and bin, for reliability.csv; see `reliability_rows`."""
@@ -228,8 +239,14 @@ class Record:
         ]
 
     def subgroups(self) -> list[dict[str, Any]]:
-        """The same over seeds, with verdicts; see report.subgroups."""
-        return over_seeds([s.subgroups for s in self.seeds], directions(self.metrics))
+        """The same over seeds, with verdicts; see report.subgroups.
+
+        Clients of several partitions are different people: then over all clients alone.
+        """
+        by_seed = [s.subgroups for s in self.seeds]
+        if any(s.data_seed is not None for s in self.seeds[1:]):
+            by_seed = [[row for row in rows if "client" not in row] for rows in by_seed]
+        return over_seeds(by_seed, directions(self.metrics))
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON: NaN and infinity become null."""
@@ -238,6 +255,8 @@ class Record:
         seeds = []
         for s in self.seeds:
             row = {f.name: getattr(s, f.name) for f in fields(s) if f.name != "by_client"}
+            if s.data_seed is None:
+                del row["data_seed"]
             seeds.append(row)
         return plain({**out, "seeds": seeds})
 
@@ -262,6 +281,7 @@ class Record:
             seed_rows = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for at, seed in enumerate(seed_rows):
                 optional = {"best", "times", "counted", "messages", "reliability", "subgroups"}
+                optional |= {"data_seed"}
                 expect_fields(seed, hints, optional, place=f"seeds[{at}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in seed_rows]})
             record.check()

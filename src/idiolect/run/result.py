@@ -44,6 +44,7 @@ from .predict import (
     refuse_collapsed,
 )
 from .record import Record, SeedRecord, write_record
+from .repeats import facts_of_repeat
 from .round_log import Journal
 from .session import Session
 from .settings import Settings
@@ -192,14 +193,15 @@ class Result:
         units. Models whose training has collapsed are refused unless `allow_collapsed`.
         """
         models = self.models(seed, best)
+        facts = facts_of_repeat(self.record.data, self._seed(seed).seed)
         by_row = None if position is not None else client_by_row(client)
         if by_row is None:
             owner = _id(models.roster, client, position)
             self._refuse_collapsed([owner], seed, best or allow_collapsed)
-            return predict(models, rows, owner, self.record.data, allow_collapsed)
+            return predict(models, rows, owner, facts, allow_collapsed)
         owners = [_id(models.roster, one, None) for one in by_row]
         self._refuse_collapsed(owners, seed, best or allow_collapsed)
-        return predict(models, rows, owners, self.record.data, allow_collapsed)
+        return predict(models, rows, owners, facts, allow_collapsed)
 
     def _refuse_collapsed(self, owners: list[Id], seed: int | None, allow: bool) -> None:
         """Refuse models of a collapsed run, but for clients whose own have not.

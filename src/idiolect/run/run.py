@@ -25,6 +25,7 @@ from .interrupts import Interrupted
 from .loop import Runner
 from .plan import AnyMethod, AnyModel, read_method, read_task, refuse_without_sites
 from .prepare import check_stops, prepare
+from .repeats import federations, prepare_repeats, with_data_of_repeats
 from .result import Result
 from .session import Session, Start
 from .settings import Settings
@@ -55,13 +56,16 @@ def run(
     torch module, a class or function that makes one, or a `Task`, which has a loss of your
     choosing; a bare model gets it from the data: cross_entropy for classes, mse for real targets.
 
-    Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With a `directory`,
-    settings, metrics and checkpoints are written there and `resume=True` continues a run that was
-    interrupted, to exactly the result it would have had: on as many threads as before unless set
-    otherwise, and not with changed code unless by `resume="force"`. A resumed run may have more
-    `rounds` than before: it then continues to the result of the longer run. `origin` describes
-    data and model by name, so that `idiolect resume` can rebuild them. `start` gives, for each
-    seed, the model and private rows to start from (see `idiolect.pipeline`).
+    Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With `data_seeds` each
+    repeat has a partition of its own, of a federation that `idiolect.data.load` made.
+
+    With a `directory`, settings, metrics and checkpoints are written there and `resume=True`
+    continues a run that was interrupted, to exactly the result it would have had: on as many
+    threads as before unless set otherwise, and not with changed code unless by `resume="force"`. A
+    resumed run may have more `rounds` than before: it then continues to the result of the longer
+    run. `origin` describes data and model by name, so that `idiolect resume` can rebuild them.
+    `start` gives, for each seed, the model and private rows to start from (see
+    `idiolect.pipeline`).
 
     `progress` draws a bar (by default in a terminal or notebook, after two seconds of work), or is
     a function of (seed, rounds done, accuracy). `on_round`, `on_evaluate`, `on_checkpoint` and
@@ -81,8 +85,9 @@ def run(
     if not run_settings.carrier.loads_data:
         federation = with_samples(federation)
     with torch_threads(run_settings.threads):
-        parts = prepare(method_object, whole, federation, run_settings)
-    run_settings = parts.settings
+        repeats = prepare_repeats(method_object, whole, federation, run_settings)
+    parts = repeats[run_settings.seed]
+    federation, run_settings = parts.federation, parts.settings
     check_stops(run_settings, federation)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     if resume not in (True, False, "force"):
@@ -90,7 +95,8 @@ def run(
     identity = RunIdentity.of(
         parts.method, whole, federation, run_settings, origin, start, parts.target_scale
     )
-    runner = Runner(parts, identity, start or {}, callbacks, note)
+    identity = with_data_of_repeats(identity, repeats)
+    runner = Runner(repeats, identity, start or {}, callbacks, note)
     with run_progress(
         progress, name_of(method_object), run_settings.seed, run_settings.seeds, run_settings.rounds
     ) as report:
@@ -155,7 +161,8 @@ def iterate(
     """
     method_object = read_method(method)
     run_settings = build(Settings, dict(settings), "run")
-    parts = prepare(method_object, task, federation, run_settings)
+    first = federations(federation, run_settings)[run_settings.seed]
+    parts = prepare(method_object, task, first, run_settings)
     session = Session(parts, run_settings.seed, 0)
     server = session.server
     yield RoundState(0, server.state, session)

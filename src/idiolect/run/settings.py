@@ -33,11 +33,13 @@ from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
 from ..server.step import ServerStep
+from ..task.augment import AUGMENTATIONS, Augmentation, Change
 from ..task.batches import BATCHING
 from ..task.client_optimizer import ELEMENTWISE, STATES, ClientOptimizer
 from ..task.kernels import KERNELS
 from ..task.task import Numerics
 from .client_weights import ClientWeights
+from .data_seeds import DataSeeds
 from .schedule import FORMS, Schedule
 
 AnyMetric = Metric | Callable[..., Any] | str  # a name, or a function of (outputs, targets)
@@ -96,6 +98,21 @@ class Run(Knobs):
         low=0,
         high=2**63 - 1,
         roles=(COMPARISON,),
+    )
+    data_seeds: DataSeeds = knob(
+        DataSeeds(),
+        "repeats over the seed of the data too: so many seeds from the data's own on, or a list "
+        "such as '4,8,15'. Repeat r trains with seed + r on the partition of data seed r, so that "
+        "intervals cover both; '' = one partition for all repeats",
+        parse=DataSeeds.parse,
+        write=str,
+        takes=(int, Sequence[int]),
+        roles=(COMPARISON,),
+        refused_in={
+            "advise": "the advice is about these clients",
+            "deployment": "sites have the data that they have",
+            "splits": "parts of the model are compared client by client, on the same clients",
+        },
     )
     bytes: int = knob(
         0,
@@ -176,6 +193,14 @@ class Optimisation(Knobs):
         "replace",
         "mini-batches with replacement, without (epochs), or all data (full)",
         choices=BATCHING,
+    )
+    augment: Augmentation = knob(
+        Augmentation(),
+        "random changes of the pictures of every mini-batch, drawn anew each time, e.g. "
+        "'crop(padding=4) + flip'; see: list augmentations",
+        parse=AUGMENTATIONS.parse,
+        write=AUGMENTATIONS.text,
+        takes=(Change,),
     )
     schedule: Schedule = knob(
         Schedule(),
@@ -612,6 +637,7 @@ class Settings(
                 "e.g. attack 'sign-flip' and malicious 0.2"
             )
         self._check_timing()
+        self._check_data_seeds()
         _ = self.server_step  # refuses options that do not fit
         _ = self.client_optimizer
         check_device(self.device)
@@ -634,6 +660,24 @@ class Settings(
                 f"patience_metric must be one of {', '.join(counted)} (the setting metrics adds "
                 f"others), got {self.patience_metric!r}"
             )
+
+    def _check_data_seeds(self) -> None:
+        """As many repeats as seeds of the data; refuse another number, or hosts on Ray."""
+        count = self.data_seeds.count
+        if not count:
+            return
+        if self.seeds not in (1, count):
+            raise SettingError(
+                f"seeds must be left out or {count}, one for each of data_seeds, got {self.seeds}: "
+                "repeats that share a partition would make the interval too narrow"
+            )
+        if self.carrier.loads_data:
+            raise SettingError(
+                f"data_seeds must be left out with engine {self.engine!r}, whose hosts load one "
+                f"data set by its name, got {str(self.data_seeds)!r}; engine 'local' or "
+                "'processes'"
+            )
+        object.__setattr__(self, "seeds", count)
 
     def _check_timing(self) -> None:
         """Refuse settings of another engine or timing."""

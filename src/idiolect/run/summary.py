@@ -34,6 +34,7 @@ class SeedSummary:
     """The figures of one seed. An empty dict stands for figures that the run does not have."""
 
     seed: int
+    data_seed: int | None  # of its data, where each seed has its own
     rounds: int
     splits: dict[str, Figures]  # test, train, valid -> figures of the honest clients
     bytes: dict[str, float]  # up, down
@@ -66,6 +67,7 @@ class SeedSummary:
         losses = s.losses()
         return cls(
             seed=s.seed,
+            data_seed=s.data_seed,
             rounds=s.rounds,
             splits=s.final,
             bytes={way: s.sent[f"bytes_{way}"] for way in WAYS},
@@ -109,6 +111,7 @@ class Summary:
     heard: dict[str, float]  # clients heard per round, and of how many
     notes: dict[str, Any]  # see Method.report
     seeds: tuple[SeedSummary, ...]
+    drawn: str = ""  # what the seeds of the data draw, where each seed has data of its own
 
     @classmethod
     def of(cls, record: Record) -> Summary:
@@ -134,6 +137,7 @@ class Summary:
                 for name, facts in record.notes.items()
             },
             seeds=tuple(map(SeedSummary.of, record.seeds)),
+            drawn=str(record.data.get("drawn", "")),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -150,6 +154,7 @@ class Summary:
             "settings": self.settings,
             "rounds": round(_mean(s.rounds for s in seeds)),
             "seeds": [s.seed for s in seeds],
+            **self._data_seeds(),
             "accuracy": test["accuracy"],
             "loss": test["loss"],
             "train": train,
@@ -210,6 +215,12 @@ class Summary:
             out["subgroups"] = over_seeds(by_seed, directions(self.metrics))
         return plain(out)
 
+    def _data_seeds(self) -> dict[str, Any]:
+        """The seeds of the data and what they draw; {} where all seeds have the same data."""
+        if not self.drawn:
+            return {}
+        return {"data_seeds": {"draw": self.drawn, "seeds": [s.data_seed for s in self.seeds]}}
+
     def _heard(self) -> dict[str, float]:
         """Clients whose messages counted in the mean round; as planned where nothing is known."""
         rounds = sum(s.rounds for s in self.seeds)
@@ -228,8 +239,10 @@ class Summary:
         test |= {f"{name}_undefined": m["clients_undefined"] for name, m in metrics.items()}
         late, valid = saved["best_after_20"], saved.get("best_by_validation")
         groups = {g: _figures(saved[g], names) for g in GROUPS if g in saved}
+        drawn = saved.get("data_seeds", {"draw": "", "seeds": [None]})
         seed = SeedSummary(
             seed=saved["seeds"][0],
+            data_seed=drawn["seeds"][0],
             rounds=saved["rounds"],
             splits={
                 "test": test,
@@ -284,6 +297,7 @@ class Summary:
             heard=saved.get("heard", {}),
             notes={k: v for k, v in saved.items() if k not in summary_keys},
             seeds=(seed,),
+            drawn=drawn["draw"],
         )
 
 
@@ -291,7 +305,7 @@ _KEYS = (
     *("method", "label", "settings", "rounds", "seeds", "accuracy", "loss", "train", "valid"),
     *("metrics", "metric", "heard", "bytes", "values", "gradients_per_client", "counted", "time"),
     *("staleness", "seconds", "rejected", "rejected_by_reason", "missing", "missing_by_reason"),
-    *("messages", "stopped", "collapsed", "clients_not_finite"),
+    *("messages", "stopped", "collapsed", "clients_not_finite", "data_seeds"),
     *("best_round", "best_after_20", "best_by_validation", "subgroups"),
 )
 

@@ -15,7 +15,9 @@ from ..engine.delays import Delays
 from ..host.metrics.metric import Metric
 from ..server.asynchronous import Staleness
 from ..server.rules.rule import Rule
+from ..task.augment import Augmentation, Change
 from .client_weights import ClientWeights
+from .data_seeds import DataSeeds
 from .schedule import Schedule
 
 
@@ -25,6 +27,7 @@ class RunSettings(TypedDict, total=False):
     rounds: int
     seeds: int
     seed: int
+    data_seeds: DataSeeds | int | Sequence[int] | str
     bytes: int
     checkpoint_every: int
     checkpoint_minutes: float
@@ -35,6 +38,7 @@ class RunSettings(TypedDict, total=False):
     client_weights: ClientWeights | Mapping[Any, float] | str
     batch: int
     batching: str
+    augment: Augmentation | Change | str
     schedule: Schedule | str
     optimizer: str
     optimizer_options: str

@@ -27,7 +27,7 @@ from ..report.captions import DIVERGED, figures_of, main_figure
 from ..report.format import number
 from ..report.plots import write_curves
 from ..report.subgroup_tables import SubgroupsView, subgroups_view
-from ..report.tables import baseline_row, read_also, results_table
+from ..report.tables import read_also, results_table
 from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
 from ..run.identity import RunIdentity
@@ -35,10 +35,10 @@ from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_task
 from ..run.prepare import People, check_stops, prepare, reported_loss
 from ..run.record import Record, SeedRecord
+from ..run.repeats import federations, trivial_row
 from ..run.result import Result, frame
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
-from ..task.losses import Loss
 from ..task.task import Task
 from .folders import COMPARE, Reporter, RunSeries, begin_folder, read_comparison, refuse_taken
 from .trees import NOTE, tree_rows, wanted
@@ -111,9 +111,8 @@ def compare(
         else:
             begin_folder(path, COMPARE, description)
     first = plans[0].make_settings()
-    loss = reported_loss(whole, federation, first)
-    trivial = baseline_row(federation, loss, first.metrics, first.metric, first.positive)
-    with_trees = _tree_rows(federation, loss, first, trees)
+    trivial = trivial_row(whole, federation, first)
+    with_trees = _tree_rows(whole, federation, first, trees)
     title = f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note, with_trees)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
@@ -148,9 +147,17 @@ def compare(
 
 
 def _tree_rows(
-    federation: Federation, loss: Loss, s: Settings, asked: bool | None
+    task: Task, federation: Federation, s: Settings, asked: bool | None
 ) -> list[dict[str, Any]]:
     """Trees of the clients that the figures are about; none by default where some are malicious."""
+    if s.data_seeds.count > 1:
+        if asked:
+            raise SettingError(
+                "trees must be left out with data_seeds, got True: they are trained on one "
+                "partition, and their figures would stand beside means over several"
+            )
+        return []
+    loss = reported_loss(task, federation, s)
     if not wanted(federation, loss, asked) or (asked is None and s.malicious):
         return []
     positive = positive_of(federation, s.positive)
@@ -177,6 +184,7 @@ def _checked(
         raise SettingError("methods must be at least one, got none")
     row_settings = [plan.make_settings() for plan in plans]
     goals = goals_of(row_settings, count, "accuracy" if federation.classes else "loss")
+    federations(federation, row_settings[0])  # refuses seeds that these data do not have
     refused: dict[str, SettingError] = {}
     able = []
     for plan, s in zip(plans, row_settings, strict=True):

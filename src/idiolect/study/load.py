@@ -25,6 +25,7 @@ from ..run.plan import AnyModel, Plan
 from ..run.predict import labels_of, preparation_of
 from ..run.prepare import RunParts
 from ..run.record import Record, read_record
+from ..run.repeats import data_seed_of, facts_of_repeat
 from ..run.result import Result
 from ..run.session import Session, starts_in_checkpoint
 from ..run.settings import Settings
@@ -146,6 +147,13 @@ class _Models:
     def _plan(self) -> Plan:
         return Plan.read(self.identity.origin, f"directory: origin in {self.path}")
 
+    def _data(self, seed: int) -> Federation:
+        """The data of a seed, or a federation of the same clients without samples."""
+        if self.federation is None:
+            return absent(self.record, seed)
+        data_seed = data_seed_of(self.identity.data, seed)
+        return self.federation if data_seed is None else self.federation.redrawn(data_seed)
+
     def _with_data(self, seed: int, best: bool) -> Session:
         """Of a run of the command line whose models train on data before they are used."""
         with names_in(self.path, self.trust):
@@ -155,16 +163,17 @@ class _Models:
     def _session(self, seed: int, best: bool) -> Session:
         identity = self.identity
         without = self.federation is None
-        data = self.federation or absent(self.record)
+        data = self._data(seed)
+        facts = facts_of_repeat(identity.data, seed)
         if self.task is None:
-            form = in_form(data, self.record.data) if without else data
+            form = in_form(data, facts) if without else data
             self.task = self._plan().make_task(form)
         fields = {k: v for k, v in identity.method.items() if k != "name"}
         method = make_method(identity.method["name"], **fields)
         settings = build(Settings, identity.run, "run")
-        scale = recorded_scale(identity.data)
+        scale = recorded_scale(facts)
         now = RunIdentity.of(method, self.task, data, settings, target_scale=scale)
-        same = replace(identity, start={})
+        same = replace(identity, data=facts, start={})
         if without:
             now = replace(now, data=same.data)
         if starts_in_checkpoint(self.task):  # the checkpoint has the weights that it started from
@@ -187,9 +196,9 @@ class _Models:
 _COLUMNS: dict[str, Any] = {"client": int | str, **{f"{s}_samples": int for s in SPLITS}}
 
 
-def absent(record: Record) -> Federation:
-    """A federation of the same clients with as many samples, each of them empty."""
-    rows = record.seeds[0].clients
+def absent(record: Record, seed: int) -> Federation:
+    """A federation of the clients of a seed with as many samples, each of them empty."""
+    rows = record.of_seed(seed).clients
     try:
         for row in rows:
             expect_fields({name: row[name] for name in _COLUMNS}, _COLUMNS, place="clients")
@@ -201,16 +210,15 @@ def absent(record: Record) -> Federation:
     ids = [row["client"] for row in rows]
     classes = int(record.data.get("classes", 0))
     census = Census.of_sizes(ids, sizes, classes, name=str(record.data["name"]))
-    return _with_totals(census, record) if "weight" in record.data else census
+    return _with_totals(census, record, rows) if "weight" in record.data else census
 
 
-def _with_totals(census: Census, record: Record) -> Census:
+def _with_totals(census: Census, record: Record, rows: list[dict[str, Any]]) -> Census:
     """The same with what each client's samples weigh together: the server goes by the sums.
 
     All of it on the client's first sample, so that the sum is exact.
     """
     weights = torch.zeros(census.samples, dtype=torch.float64)
-    rows = record.seeds[0].clients
     for split in SPLITS:
         try:
             totals = torch.tensor([row[f"{split}_weight"] for row in rows], dtype=torch.float64)

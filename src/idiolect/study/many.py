@@ -63,6 +63,19 @@ class Stock:
             )
         return self.opened[name]
 
+    def draw(self, name: str, data_seed: int | None) -> str:
+        """Data under another seed of theirs, unless they are there; their name here."""
+        if data_seed is None:
+            return name
+        drawn = f"{name} under seed {data_seed}"
+        if drawn not in self.opened and drawn not in self.data:
+            self.opened[drawn] = self.federation(name).redrawn(data_seed)
+        return drawn
+
+    def drawn(self, name: str, data_seed: int | None) -> Federation:
+        """Data under one of their seeds, as `draw` made them; None: as they are."""
+        return self.federation(self.draw(name, data_seed))
+
     def add(self, plan: Plan) -> Plan:
         """Make data and model of a plan, unless they are there; the plan with their names here."""
         data = repr((plan.data, sorted(plan.data_options.items())))
@@ -116,9 +129,15 @@ class Trial:
     digest: str  # the key of the plan
     keep: tuple[Extra, ...] = ()  # of `TABLES`, or a recorder
 
+    @property
+    def data_seed(self) -> int | None:
+        """The seed of its data, where each seed has its own."""
+        return self.plan.data_seed(self.seed)
+
     def key(self) -> str:
         names = (extra if isinstance(extra, str) else extra.name for extra in self.keep)
-        return "-".join([self.digest, str(self.seed), *names])
+        seeds = [self.seed] if self.data_seed is None else [self.seed, self.data_seed]
+        return "-".join([self.digest, ".".join(map(str, seeds)), *names])
 
     def cost(self) -> float:
         """Rounds: what is known before it has run."""
@@ -139,7 +158,7 @@ class Trial:
         stock = common()
         assert isinstance(stock, Stock)
         began = time.process_time()
-        federation = stock.federation(self.plan.data)
+        federation = stock.drawn(self.plan.data, self.data_seed)
         task = stock.tasks[self.plan.model]
         recorders = [extra(task, federation) for extra in self.keep if not isinstance(extra, str)]
 
@@ -155,7 +174,7 @@ class Trial:
             federation,
             progress=False,
             on_evaluate=on_evaluated if listeners else None,
-            **self.plan.of_seed(self.seed),
+            **self.plan.of_seed(self.seed, self.data_seed),
         )
         extras = {name: TABLES[name](result) for name in self.keep if isinstance(name, str)}
         extras |= {recorder.name: recorder.rows for recorder in recorders}
@@ -232,6 +251,8 @@ def _trials(
             try:
                 settings = build(Settings, plan.of_seed(0), "run")
                 prepare(plan.make_method(), task, federation, settings)
+                for seed in seeds:
+                    stock.draw(plan.data, plan.data_seed(seed))
             except SettingError as error:
                 raise SettingError(f"{plan.label}: {error}") from None
             digest = plan.key(task, federation)
@@ -301,7 +322,7 @@ class Sweep:
         for trial, summary in self.summaries.items():
             row: dict[str, Any] = {"method": trial.plan.name}
             row |= {name: trial.plan.varied.get(name) for name in names}
-            row |= {"seed": trial.seed, **_figures(summary)}
+            row |= {"seed": trial.seed, **_data_seed(trial), **_figures(summary)}
             rows.append(row)
         return rows
 
@@ -371,6 +392,11 @@ class Sweep:
         self.frame().to_parquet(content)
         write_atomic(directory / PARQUET, content.getvalue())
         return [directory / TABLE, directory / PARQUET]
+
+
+def _data_seed(trial: Trial) -> dict[str, int]:
+    """The column of the seed of the data, where each run has its own."""
+    return {} if trial.data_seed is None else {"data_seed": trial.data_seed}
 
 
 def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -331,10 +331,19 @@ class Search:
         return error
 
     def _influence(self, runs: Summaries, data: str) -> np.ndarray:
-        """The mean over seeds of what each client adds."""
-        samples = self.stock.federation(data).weight_totals("valid").numpy()
-        each = [np.array(run["valid_by_client"], dtype=np.float64) for run in runs]  # null is NaN
-        return np.mean([self.criterion.influence(a, samples) for a in each], axis=0)
+        """The mean over seeds of what each client adds.
+
+        Where each seed has a partition of its own, the clients of all of them: no two are the same.
+        """
+        terms = []
+        for run in runs:
+            (data_seed,) = run.get("data_seeds", {"seeds": [None]})["seeds"]
+            samples = self.stock.drawn(data, data_seed).weight_totals("valid").numpy()
+            each = np.array(run["valid_by_client"], dtype=np.float64)  # null is NaN
+            terms.append(self.criterion.influence(each, samples))
+        if "data_seeds" in runs[0]:
+            return np.concatenate(terms) / len(terms)
+        return np.mean(terms, axis=0)
 
     def rows(self) -> list[dict[str, Any]]:
         """A line per plan, group by group, the best first."""

@@ -40,6 +40,7 @@ PARTS = ("method", "run", "data", "model")
 NOT_VARIED = {
     "seed": "the first seed of all runs: give it for the whole sweep",
     "seeds": "how many runs each setting has: give it for the whole sweep",
+    "data_seeds": "which partitions the runs of each setting have: give it for the whole sweep",
 }
 
 

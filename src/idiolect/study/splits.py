@@ -22,7 +22,7 @@ from ..core import streams
 from ..core.columns import FittedTable
 from ..core.documents import plain
 from ..core.draws import keyed_torch
-from ..core.knobs import SettingError, build, check, knob, with_role
+from ..core.knobs import SettingError, build, check, knob, refused_in, with_role
 from ..core.parts import Parts
 from ..core.text import note, plural
 from ..core.types import leaves
@@ -125,6 +125,9 @@ def splits(
     for_start = {name: value for name, value in settings.items() if name not in evaluation}
     for_start = {"rounds": rounds, **for_start}
     run_settings = build(Settings, for_start, "run")
+    for name, reason in refused_in(Settings, "splits").items():
+        if getattr(run_settings, name):
+            raise SettingError(f"{name} must not be given to splits; {reason}")
     seeds = range(run_settings.seed, run_settings.seed + run_settings.seeds)
     method = read_method(start)
     bound = whole.under(run_settings.numerics(run_settings.seed))
@@ -518,6 +521,7 @@ class FineTuning:
         return task.grad(x[:, : task.d].contiguous(), here.draw())[:, split.theta]
 
     def _here(self, at: Tensor, batching: str = "") -> Here:
+        """Mini-batches as in training; with another `batching`, of the samples as they are."""
         s = self.settings
         return Here(
             self.data,
@@ -529,6 +533,7 @@ class FineTuning:
             batching=batching or s.batching,
             dtype=DTYPES[s.dtype],
             purpose="split",
+            augment=None if batching else s.augment,
         )
 
     def _at_once(self, task: Task, batch: int = 0) -> int:

@@ -54,6 +54,7 @@ def sweep(
     plans = [Plan.of(spec, **own_objects) for spec in specs]
     axes = read_grid(grid)
     refuse_data_and_model("grid", axes, "of objects; sweep over plans, where data have names")
+    plans = [plan.with_data_seeds(federation) for plan in plans]
     points = _combinations(plans, [plan.method for plan in plans], axes)
     swept = run_many(
         points,
@@ -82,6 +83,7 @@ def sweep_plans(
     names = [plan.method + _values(plan.method_fields) + plan.note for plan in plans]
     stock = Stock()
     points = [stock.add(point) for point in _combinations(plans, names, axes)]
+    points = [point.with_data_seeds(stock.federation(point.data)) for point in points]
     one = stock.federation(points[0].data)
     several = len(stock.data) > 1
     return run_many(

@@ -213,6 +213,8 @@ def study_search(
     task, federation = hidden.tasks[probe.model], hidden.federation(probe.data)
     for plan in _ends(contender, space):
         prepare(plan.make_method(), task, federation, build(Settings, plan.of_seed(0), "run"))
+    for seed in seeds:
+        hidden.draw(probe.data, probe.data_seed(seed))
     study_key = json.dumps([written_space(space), list(seeds), jobs], sort_keys=True, default=str)
     digest = hashlib.sha256(study_key.encode()).hexdigest()[:16]
     rounds = build(Settings, probe.of_seed(0), "run").rounds * len(seeds)

@@ -142,9 +142,15 @@ def _tune(
 ) -> Tuned:
     """A search for every method, then one comparison of what is best."""
     check_validation_data(federation)
+    contenders = [contender.with_data_seeds(federation) for contender in contenders]
     spaces = how.check(contenders)
     settings = contenders[0].settings  # all have the same
     first = build(Settings, settings, "run")
+    if first.data_seeds and how.search_seeds > first.seeds:
+        raise SettingError(
+            f"search_seeds must be at most {first.seeds}, the number of data_seeds, got "
+            f"{how.search_seeds}: each seed of the search has one of their partitions"
+        )
     start = first.seed + how.search_seeds
     seeds = {
         "search": list(range(first.seed, start)),

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.streams import Keys
 from ..core.types import Sequences, Tree, first, map_tree
+from .augment import Augmentation
 
 BATCHING = ("replace", "epochs", "full")
 _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend on it
@@ -97,6 +98,8 @@ class Batches:
         dtype: torch.dtype,
         sequences: Sequences | None = None,  # lengths of padded samples
         shares: Tensor | None = None,  # [n]: `Federation.training_shares`; None = all alike
+        augment: Augmentation | None = None,  # of the samples of every mini-batch
+        augment_keys: Keys | None = None,  # uint64[K]: a stream per row for it
     ):
         self.sequences = sequences
         self.inputs = inputs
@@ -115,13 +118,15 @@ class Batches:
         self._share = torch.empty(0)
         self._full: Batch | None = None
         self._order = np.zeros((self.rows, 0), dtype=np.int64)
-        self.restart(keys, noise_keys)
+        self._augment = augment
+        self.restart(keys, noise_keys, augment_keys)
 
-    def restart(self, keys: Keys, noise_keys: Keys) -> None:
+    def restart(self, keys: Keys, noise_keys: Keys, augment_keys: Keys | None = None) -> None:
         """Go on with the first mini-batch of other streams, one per row."""
         self.step = 0
         self._keys = keys
         self._noise_keys = noise_keys
+        self._augment_keys = augment_keys
         self._ahead: Tensor | None = None
         self._epoch = np.full(self.rows, -1)
 
@@ -134,6 +139,9 @@ class Batches:
             batch = self._gather(*self._next_in_order())
         else:
             batch = self._with_replacement()
+        if self._augment and self._augment_keys is not None:
+            inputs = self._augment.apply(first(batch.inputs), self._augment_keys, self.step)
+            batch = replace(batch, inputs=inputs)
         self.step += 1
         return batch
 

@@ -14,6 +14,7 @@ from ..core import streams
 from ..core.knobs import SettingError
 from ..core.streams import Keys
 from ..core.types import Sequences, Tree
+from .augment import Augmentation
 from .batches import Batch, Batches
 from .client_optimizer import Optimise
 
@@ -63,6 +64,7 @@ class Here:
         purpose: str = "batch",
         validate: Callable[[Tensor], Tensor] | None = None,
         turns: np.ndarray | None = None,  # int64[K]: keys of their draws in place of the round
+        augment: Augmentation | None = None,  # of the samples of every mini-batch
     ):
         self.rows = len(rows)
         self.round = round
@@ -81,13 +83,13 @@ class Here:
             data.targets,
             offsets[rows].numpy(),
             offsets.diff()[rows].numpy(),
-            keys=self.keys(purpose),
-            noise_keys=self.keys(f"{purpose} noise"),
+            **self._streams(purpose),
             batch=batch,
             batching=batching,
             dtype=dtype,
             sequences=data.sequences,
             shares=data.training_shares,
+            augment=augment,
         )
 
     def draw(self, model: str = "w") -> Batch:
@@ -108,7 +110,15 @@ class Here:
         """
         self._restarts += 1
         purpose = f"{self._purpose} {self._restarts}"
-        self._batches.restart(self.keys(purpose), self.keys(f"{purpose} noise"))
+        self._batches.restart(**self._streams(purpose))
+
+    def _streams(self, purpose: str) -> dict[str, Keys]:
+        """Of the draws of samples, of the model's own randomness, and of the augmentation."""
+        return {
+            "keys": self.keys(purpose),
+            "noise_keys": self.keys(f"{purpose} noise"),
+            "augment_keys": self.keys(f"{purpose} augment"),
+        }
 
     def complete(self, x: Tensor, model: str = "w") -> Tensor:  # x[K, d] -> [K, d + m]
         """Models with their running statistics; as they are where a model has none."""

@@ -23,6 +23,7 @@ from ...report.console import literal
 from ...report.format import count, number, size
 from ...server.rules import RULES, Wrapper
 from ...server.rules.rule import Resilient
+from ...task.augment import AUGMENTATIONS
 from ...task.task import Task
 from ...wire.messages import HEADER
 from ..kernel_timing import measure
@@ -199,6 +200,18 @@ def _attacks(argv: list[str]) -> None:
     _show(parsed.output.json, rows, _with_options("attack", knows, labels), note)
 
 
+def _augmentations(argv: list[str]) -> None:
+    """How mini-batches of pictures can be changed at random, anew each time."""
+    parsed = Parser("list augmentations", _augmentations.__doc__, output=("json",)).parse(argv)
+    classes = {name: AUGMENTATIONS.find(name) for name in AUGMENTATIONS}
+    rows = [
+        {"name": name, "summary": _summary(cls), "options": describe(cls)}
+        for name, cls in classes.items()
+    ]
+    note = "Use: --augment 'crop(padding=4) + flip'; joined by +, one after the other."
+    _show(parsed.output.json, rows, _with_options("augmentation"), note)
+
+
 def _rules(argv: list[str]) -> None:
     """How the server combines messages, and how many malicious clients it withstands."""
     parsed = Parser("list rules", _rules.__doc__, output=("json",)).parse(argv)
@@ -329,6 +342,7 @@ KINDS: dict[str, Callable[[list[str]], None]] = {
     "channels": _channels,
     "attacks": _attacks,
     "rules": _rules,
+    "augmentations": _augmentations,
     "kernels": _kernels,
     "projections": _projections,
 }

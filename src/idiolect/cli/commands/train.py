@@ -19,10 +19,10 @@ from ...models import MODELS, options_of
 from ...report.captions import projection_line
 from ...report.console import OUT, say
 from ...report.plots import write_curves
-from ...report.tables import baseline_row, results_table
+from ...report.tables import results_table
 from ...report.targets import COUNTS, Goals, curve
 from ...run.plan import Plan, method_spec, refuse_without_sites, row_spec
-from ...run.prepare import reported_loss
+from ...run.repeats import trivial_row
 from ...run.result import Result
 from ...run.run import run as run_method
 from ...run.settings import Settings
@@ -101,6 +101,7 @@ def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = F
     settings = plan.make_settings()
     refuse_without_sites(method, settings, plan)
     federation = data_of([plan])
+    output.check_clients(federation, settings)
     task = plan.make_task(federation)
     with output.meter(settings.seeds * settings.rounds) as meter, resumable(directory):
         result = run_method(
@@ -133,8 +134,7 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
 
 
 def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
-    loss = reported_loss(task, federation, s)
-    row = baseline_row(federation, loss, s.metrics, s.metric, s.positive)
+    row = trivial_row(task, federation, s)
     return [] if row is None else [row]
 
 
@@ -211,6 +211,7 @@ def train_plans(
     """Train the methods on the data of the first plan, and show progress."""
     settings = [p.make_settings() for p in plans]
     federation = data_of(plans)
+    output.check_clients(federation, settings[0])
     task = plans[0].make_task(federation)
     rounds = [s.seeds * s.rounds for s in settings]
     total = sum(rounds) + saved["baselines"] * rounds[0]

@@ -54,8 +54,9 @@ def read_datasets(
     if reader.changing:
         warn(
             f"{reader.changing} is another one when it is read again, as by a random transform; "
-            "every sample is read once and stays as it was read. For augmentation in training, "
-            "transform inputs in the model's forward while self.training is true"
+            "every sample is read once and stays as it was read. For augmentation that is drawn "
+            "anew leave it out and give the run augment='crop(padding=4) + flip', or transform "
+            "inputs in the model's forward while self.training is true"
         )
     empty = [repr(shown(c, 60)) for c in clients if c not in set(owners)]
     if empty:

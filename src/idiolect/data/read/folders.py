@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ...core.text import note, shown
 from ..entries import register
 from ..federation import Federation
 from ..partition import Partitioned, partition_knob
+from ..redraw import DATA
 from ..splits import ALIASES, SPLITS, Shares, complete_split
 from .convert import check_memory
 from .pictures import GREY, open_picture, picture
@@ -51,11 +52,13 @@ class Folder(Partitioned, Shares):
     scale_images: bool = knob(True, "pixels in [0, 1]; otherwise bytes")
     memory: float = knob(4.0, "most GiB that the pictures may take as numbers", above=0)
 
+    seed_draws: ClassVar[str] = DATA  # the partition or, where clients are folders, the split
+
     def load(self) -> Federation:
         root = given_path(self.path, "path")
         if not root.is_dir():
             raise SettingError(f"path: there is no folder {str(root)!r}")
-        files = _pictures(root)
+        files = pictures_below(root)
         levels = _levels(self.layout, files, root)
         names = tuple(sorted({_part(f, levels, "class") for f in files}))
         if len(names) == 1:
@@ -87,7 +90,7 @@ class Folder(Partitioned, Shares):
 
 
 # -- which files -----------------------------------------------------------------------------------
-def _pictures(root: Path) -> list[Path]:
+def pictures_below(root: Path) -> list[Path]:
     """The pictures below a folder, relative to it, in order of their names."""
     pictures: list[Path] = []
     others: list[Path] = []

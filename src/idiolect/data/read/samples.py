@@ -19,6 +19,7 @@ from ...core.knobs import SettingError, nearest
 from ...core.text import note
 from .convert import is_sparse, read_array, rows_of, to_tensor
 from .pictures import Pictures, form_of, is_picture, mask, picture
+from .random_transforms import random_transform
 
 READ_AGAIN = 32  # samples that are read twice, to see whether they are the same
 OF_EACH = 8  # of one data set
@@ -104,7 +105,7 @@ class SampleReader:
         self.sample = sample
         self.keys: Keys | None = None
         self.read_again = 0  # samples that were read twice
-        self.changing = ""  # one of them that was another one the second time
+        self.changing = ""  # what is another one when it is read again, as by a random transform
 
     def read(self, dataset: Any, where: str) -> tuple[Any, Any]:
         """Columns (inputs, targets) of a data set; `where` names its client."""
@@ -113,6 +114,8 @@ class SampleReader:
             return pair
         parts = [self.split(dataset[i], f"{where}, sample {i}") for i in range(len(dataset))]
         self._read_again(dataset, parts, where)
+        if (name := random_transform(dataset)) and not self.changing:
+            self.changing = f"{where}, whose transform {name} is random,"
         targets = [mask(y, f"{where}, sample {i}") for i, (_, y) in enumerate(parts)]
         return (
             gather([x for x, _ in parts], f"{where}: inputs"),

@@ -21,8 +21,8 @@ from ..entries import register
 from ..read.pictures import open_picture
 from .images import Images, Part, find_file
 
-RECORD = 1 + 3 * 32 * 32
-BATCH_LIMIT = 1 << 28  # bytes of one batch; the original ones have 31 MB
+PIXELS = 3 * 32 * 32  # bytes of an image
+BATCH_LIMIT = 1 << 28  # bytes of one file of records; the largest original one has 154 MB
 SHEET_LIMIT = 1 << 28  # bytes of one sheet's pixels; the known ones have 31 MB
 LIST_LIMIT = 1 << 24  # bytes of a list of labels; the known ones have 100 kB
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
@@ -51,18 +51,30 @@ def read_batch(
     path: str | Path,
 ) -> tuple[np.ndarray, np.ndarray]:  # -> uint8[n, 3, 32, 32], int64[n]
     """Images and labels of one binary batch."""
-    path = Path(path)
+    images, labels = read_records(Path(path), (10,))
+    return images, labels[:, 0]
+
+
+def read_records(
+    path: Path, classes: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:  # -> uint8[n, 3, 32, 32], int64[n, len(classes)]
+    """Images and labels of a binary file: a byte for each label of an image, then its pixels.
+
+    `classes`: how many each label tells apart.
+    """
+    record = len(classes) + PIXELS
     try:
         size = path.stat().st_size
-        if size == 0 or size % RECORD or size > BATCH_LIMIT:
+        if size == 0 or size % record or size > BATCH_LIMIT:
             raise SettingError(
-                f"{path}: {size} bytes are not a whole number of {RECORD}-byte CIFAR-10 records "
-                f"in at most {BATCH_LIMIT} bytes"
+                f"{path}: {size} bytes are not a whole number of {record}-byte CIFAR-{classes[-1]} "
+                f"records in at most {BATCH_LIMIT} bytes"
             )
-        records = np.fromfile(path, dtype=np.uint8, count=size).reshape(-1, RECORD)
+        records = np.fromfile(path, dtype=np.uint8, count=size).reshape(-1, record)
     except OSError as e:
         raise SettingError(f"{path}: cannot be read: {e.strerror}") from None
-    return records[:, 1:].reshape(-1, 3, 32, 32), _labels(records[:, 0], path)
+    labels = [_labels(records[:, at], path, count) for at, count in enumerate(classes)]
+    return records[:, len(classes) :].reshape(-1, 3, 32, 32), np.stack(labels, 1)
 
 
 def write_batch(path: str | Path, images: np.ndarray, labels: np.ndarray) -> None:
@@ -132,12 +144,13 @@ def sheets_to_batches(folder: Path) -> None:
             write_batch(folder / f"{name}.bin", images, mine)
 
 
-def _labels(values: np.ndarray, path: Path) -> np.ndarray:
+def _labels(values: np.ndarray, path: Path, classes: int = 10) -> np.ndarray:
     if values.ndim != 1 or values.dtype.kind not in "iu" or not len(values):
         raise SettingError(f"{path}: not a list of class numbers")
-    wrong = values[(values < 0) | (values > 9)]
+    wrong = values[(values < 0) | (values >= classes)]
     if len(wrong):
         raise SettingError(
-            f"{path}: label {wrong[0]} lies outside the 10 classes; accepted: 0 to 9"
+            f"{path}: label {wrong[0]} lies outside the {classes} classes; "
+            f"accepted: 0 to {classes - 1}"
         )
     return values.astype(np.int64)

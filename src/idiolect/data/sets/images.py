@@ -116,6 +116,13 @@ class Images(Partitioned):
         "subtract the mean and divide by the deviation of each channel; otherwise pixels in [0, 1]",
     )
     share: float = knob(1.0, "share of the images to use, for quick trials", above=0, high=1)
+    pooled: bool = knob(
+        False,
+        "deal the original training and test part as one; `test` of each client's images test",
+    )
+    test: float = knob(
+        0.25, "share of each client's images kept for testing (with pooled)", low=0, below=1
+    )
     path: str = path_knob("")
 
     name: ClassVar[str] = ""
@@ -130,24 +137,34 @@ class Images(Partitioned):
         (train, train_labels), (test, test_labels) = (
             self._some(part) for part in self.read(folder)
         )
-        owners = self.assign(train_labels)
-        test_owners = mirror(train_labels, owners, test_labels, self.seed)
-        train_used, test_used = owners >= 0, test_owners >= 0
-        train_client, test_client = owners[train_used], test_owners[test_used]
-        images = np.concatenate([train[train_used], test[test_used]])
-        train_split = draw_split(train_client, self.valid, 0.0, self.seed)
-        split = np.concatenate([train_split, np.full(len(test_client), SPLITS.index("test"))])
+        images, labels = np.concatenate([train, test]), np.concatenate([train_labels, test_labels])
+        client, split = self._dealt(train_labels, test_labels)
+        used = client >= 0
         federation = Federation.from_arrays(
-            torch.from_numpy(images),  # bytes until the very end: a quarter of the memory
-            np.concatenate([train_labels[train_used], test_labels[test_used]]),
-            np.concatenate([train_client, test_client]),
-            split=np.array(SPLITS)[split],
+            torch.from_numpy(images[used]),  # bytes until the very end: a quarter of the memory
+            labels[used],
+            client[used],
+            split=np.array(SPLITS)[split[used]],
             classes=self.classes,
             scale_images=False,
             channels="first",
             name=self.name,
         )
         return replace(federation, inputs=self._scale(federation))
+
+    def _dealt(self, train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Client (-1: none) and split of every sample, from the labels of both parts."""
+        if self.pooled:
+            client = self.assign(np.concatenate([train, test]))
+            share, drawn = self.test, client >= 0
+        else:
+            owners = self.assign(train)
+            client = np.concatenate([owners, mirror(train, owners, test, self.seed)])
+            share, drawn = 0.0, client >= 0
+            drawn[len(train) :] = False
+        split = np.full(len(client), SPLITS.index("test"))
+        split[drawn] = draw_split(client[drawn], self.valid, share, self.seed)
+        return client, split
 
     def read(self, folder: Path) -> tuple[Part, Part]:
         """The original training and test part."""

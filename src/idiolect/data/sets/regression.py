@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from ...core.knobs import Knobs, SettingError, knob
 from ..entries import register
 from ..federation import Federation
+from ..redraw import DATA
 from ..splits import Shares
 
 
@@ -39,6 +41,8 @@ class LinearRegression(Knobs):
     )
     noise: float = knob(1.0, "standard deviation of the noise (sigma)", low=0)
     seed: int = knob(0, "seed of the data", low=0)
+
+    seed_draws: ClassVar[str] = DATA
 
     def load(self) -> Federation:
         return self.draw()[0]
@@ -109,6 +113,8 @@ class LogisticRegression(Shares):
         choices=("inside", "sphere"),
     )
     seed: int = knob(0, "seed of the data and of the split", low=0)
+
+    seed_draws: ClassVar[str] = DATA
 
     def load(self) -> Federation:
         return self.draw()[0]

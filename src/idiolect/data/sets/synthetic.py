@@ -25,12 +25,14 @@ adds to that.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ...core.knobs import knob
 from ..entries import register
 from ..federation import Federation
+from ..redraw import DATA
 from ..splits import Shares
 
 
@@ -62,6 +64,8 @@ class Synthetic(Shares):
     features: int = knob(60, "number of features", low=1)
     classes: int = knob(10, "number of classes", low=2)
     seed: int = knob(0, "seed of the data and of the split", low=0)
+
+    seed_draws: ClassVar[str] = DATA
 
     def load(self) -> Federation:
         x, y = zip(*(self.client(k) for k in range(self.clients)), strict=True)

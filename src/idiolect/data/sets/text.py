@@ -62,6 +62,7 @@ class Text(Knobs):
     path: str = path_knob("")
     seed: int = knob(0, "without effect: the order of the text decides the split", low=0)
 
+    seed_draws: ClassVar[str] = ""
     name: ClassVar[str] = ""
     file: ClassVar[str] = ""
     limit: ClassVar[int] = 1 << 30  # bytes of a file of texts; the largest fetched has 40 MB
