@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +11,24 @@ from ..core.knobs import Knobs, SettingError, build, knob, nearest
 from ..core.registry import Table
 from ..method import Method
 from ..task.task import Task
+from .apfl import Apfl
+from .byzvrmarina import ByzVrMarina
 from .dichotomy import Dichotomy
 from .ditto import Ditto
+from .fedala import FedAla
 from .fedalt import FedAlt, FedSim
 from .fedavg import FedAvg
+from .fedbabu import FedBabu
 from .feddeper import FedDeper
+from .feddyn import FedDyn
+from .fednova import FedNova
+from .fedper import FedPer
 from .fedprox import FedProx, FedProxSoft
+from .fedrep import FedRep
+from .fedsplit import FedSplit
 from .ffgg import Ffgg, LocalFfgg
 from .finetune import Finetune
+from .ifca import Ifca
 from .l2gd import L2gd
 from .lgfedavg import LgFedAvg
 from .local import Local
@@ -28,6 +39,7 @@ from .pfedme import PFedMe
 from .rsa import Rsa
 from .scaffnew import Scaffnew
 from .scaffold import Scaffold
+from .slowmo import SlowMo
 
 PRESET = "preset"
 Entry = tuple[type[Method], dict[str, Any]]  # the class, and the fields that the name fixes
@@ -68,6 +80,17 @@ METHODS: Table[Entry] = Table(
         "fedsim": (FedSim, {}),
         "finetune": (Finetune, {}),
         "dichotomy": (Dichotomy, {}),
+        "fedper": (FedPer, {}),
+        "fedrep": (FedRep, {}),
+        "fedbabu": (FedBabu, {}),
+        "apfl": (Apfl, {}),
+        "fedala": (FedAla, {}),
+        "ifca": (Ifca, {}),
+        "feddyn": (FedDyn, {}),
+        "fednova": (FedNova, {}),
+        "slowmo": (SlowMo, {}),
+        "fedsplit": (FedSplit, {}),
+        "byz-vr-marina": (ByzVrMarina, {}),
     },
     _entry,
 )
@@ -195,12 +218,25 @@ def equal_to(method: Method, task: Task) -> str:
     # a subclass may have other equations: what its parent reduces to is not claimed for it
     words = dict(method.traits.reductions) if "traits" in vars(type(method)) else {}
     untrained = words.pop("steps", "")
-    for field, reduction in words.items():
-        if getattr(method, field) == 0:
-            reasons.append(f"{field} is 0: {reduction}")
+    for condition, reduction in words.items():
+        values = dict(_values_of(condition))
+        if all(getattr(method, field) == value for field, value in values.items()):
+            case = " and ".join(f"{field} is {value:g}" for field, value in values.items())
+            reasons.append(f"{case}: {reduction}")
     takes_no_step = (
         untrained and not getattr(method, "steps", 1) and not getattr(method, "epochs", 0)
     )
     if takes_no_step:
         reasons.append(f"steps is 0: {untrained}")
     return "; ".join(reasons)
+
+
+def _values_of(condition: str) -> Iterator[tuple[str, float]]:
+    """The fields of a reduction's condition, and their values; 0 where none is named.
+
+    >>> list(_values_of("beta,server_rate=1"))
+    [('beta', 0.0), ('server_rate', 1.0)]
+    """
+    for pair in condition.split(","):
+        field, _, value = pair.partition("=")
+        yield field, float(value or 0)
