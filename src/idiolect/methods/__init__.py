@@ -33,6 +33,10 @@ from .l2gd import L2gd
 from .lgfedavg import LgFedAvg
 from .local import Local
 from .lpproj import LpProj
+from .names import ABSENT
+from .names import NAMES as NAMES
+from .names import method_alone as method_alone
+from .names import named_method as named_method
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
 from .pfedme import PFedMe
@@ -93,6 +97,7 @@ METHODS: Table[Entry] = Table(
         "byz-vr-marina": (ByzVrMarina, {}),
     },
     _entry,
+    ABSENT,
 )
 
 
@@ -106,8 +111,10 @@ def make_method(name: str, **fields: Any) -> Method:
     >>> make_method("lp-proj-2", preset="paper", lam=1).lr
     0.1
     """
-    cls, fixed = METHODS.find(name)
-    return build(cls, unfold(cls, {**fixed, **fields}, f"method {name}"), f"method {name}")
+    entry = method_alone(name)
+    cls, fixed = METHODS.find(entry.method)
+    all_fields = {**fixed, **entry.fields, **fields}
+    return build(cls, unfold(cls, all_fields, f"method {name}"), f"method {name}")
 
 
 def name_of(method: Method) -> str:
