@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -226,7 +225,7 @@ def equal_to(method: Method, task: Task) -> str:
     words = dict(method.traits.reductions) if "traits" in vars(type(method)) else {}
     untrained = words.pop("steps", "")
     for condition, reduction in words.items():
-        values = dict(_values_of(condition))
+        values = values_of(condition)
         if all(getattr(method, field) == value for field, value in values.items()):
             case = " and ".join(f"{field} is {value:g}" for field, value in values.items())
             reasons.append(f"{case}: {reduction}")
@@ -238,12 +237,11 @@ def equal_to(method: Method, task: Task) -> str:
     return "; ".join(reasons)
 
 
-def _values_of(condition: str) -> Iterator[tuple[str, float]]:
+def values_of(condition: str) -> dict[str, float]:
     """The fields of a reduction's condition, and their values; 0 where none is named.
 
-    >>> list(_values_of("beta,server_rate=1"))
-    [('beta', 0.0), ('server_rate', 1.0)]
+    >>> values_of("beta,server_rate=1")
+    {'beta': 0.0, 'server_rate': 1.0}
     """
-    for pair in condition.split(","):
-        field, _, value = pair.partition("=")
-        yield field, float(value or 0)
+    pairs = (pair.partition("=") for pair in condition.split(","))
+    return {field: float(value or 0) for field, _, value in pairs}

@@ -22,7 +22,7 @@ from ..task.task import Task
 
 @dataclass(frozen=True)
 class ByzVrMarina(Method):
-    """One shared model by variance-reduced gradients. With a robust rule, against malicious."""
+    """Variance-reduced gradients for robust rules. One shared model, against malicious clients."""
 
     traits = Traits(
         sends="d up, 3 d down",

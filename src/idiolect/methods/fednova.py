@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from ..core.knobs import knob
 from ..core.types import State
-from ..method import Combine, Method, Traits
+from ..method import Combine, Traits
 from ..solvers import sgd
 from ..task.context import Here
 from ..task.task import Task
-from .options import steps_knob
+from .options import Averaging, steps_knob
 
 
 @dataclass(frozen=True)
-class FedNova(Method):
+class FedNova(Averaging):
     """FedAvg of changes per local step. For clients that pass over data sets of unlike sizes."""
 
     traits = Traits(
@@ -38,6 +38,7 @@ class FedNova(Method):
     epochs: int = knob(
         5, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
     )
+    weighting: str = knob("samples", "p_i, of the server's mean", choices=("samples", "equal"))
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": task.d, "steps": 1}
@@ -49,5 +50,5 @@ class FedNova(Method):
         return {"w": (x - w) / tau.clamp(min=1), "steps": tau}, private  # -η d_i, τ_i
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        mean = rule(up)  # p_i = n_i / n over those heard
+        mean = rule(up)  # p_i over those heard
         return {"w": server["w"] + mean["steps"] * mean["w"]}  # x <- x - τ_eff Σ p_i η d_i
