@@ -94,7 +94,8 @@ class Traits:
     discloses: str = ""
     counters: tuple[str, ...] = ()  # whole numbers that clients add to by `here.count`
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"paper": {"lr": 0.1}}
-    # what the method is where a field is 0: {"lam": "this is Local"}; "steps" counts without epochs
+    # what the method is where a field is 0, {"lam": "this is Local"}, or where fields have values,
+    # {"beta,server_rate=1": "this is FedAvg"}; "steps" counts without epochs
     reductions: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -353,6 +353,7 @@ DISCLOSING = {
     "rsa": {},
     "lp-proj": {"p": 2.0, "projection": "identity", "dim": 0},
     "feddeper": {"lam": 1.0},
+    "fedala": {"part": "all"},
 }
 
 
@@ -395,7 +396,7 @@ def test_what_is_declared_to_be_told_is_told(tmp_path, method):
 
 def test_every_method_says_whether_its_messages_tell_private_models():
     declared = {name for name in METHODS if make_method(name).traits.discloses}
-    assert declared == {"l2gd", "lp-proj-2", "pfedme", "rsa"}
+    assert declared == {"fedala", "l2gd", "lp-proj-2", "pfedme", "rsa"}
 
 
 # -- what is stored --------------------------------------------------------------------------------

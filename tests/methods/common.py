@@ -7,6 +7,7 @@ import pytest
 
 import idiolect as il
 from idiolect.core import streams
+from idiolect.methods import METHODS
 from reference import setting
 from reference.fedavg import fedavg
 from reference.lpproj import lpproj
@@ -41,6 +42,10 @@ PARTS = {
 every_part = pytest.mark.parametrize(("model", "part"), PARTS)
 
 
+# by class of method: the largest distance from a reference so far (benchmarks/methods_page.py)
+DISTANCES: dict[str, float] = {}
+
+
 def assert_equals(result, reference, federation, model="logistic", tolerance=1e-10):
     """A run leaves behind what the reference says, and clients spent as much before use."""
     reference = dict(reference)
@@ -48,7 +53,9 @@ def assert_equals(result, reference, federation, model="logistic", tolerance=1e-
     expected = reference | {
         "accuracy": setting.pooled_accuracy(MODELS[model][1], reference["personal"], federation)
     }
-    assert_same(outcome(result), expected, tolerance)
+    distance = assert_same(outcome(result), expected, tolerance)
+    kind = METHODS.find(result.method)[0].__name__
+    DISTANCES[kind] = max(DISTANCES.get(kind, 0.0), distance)
     np.testing.assert_array_equal(setting.deployment(result), deployment)
 
 

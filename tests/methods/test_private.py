@@ -53,6 +53,11 @@ SHOWN = {
     "feddeper*": {"v"},
     "fedalt": {"w"},
     "fedsim": {"w"},
+    "fedper": {"w"},
+    "fedrep": {"w"},
+    "fedala": {"top", "weights", "trainings"},
+    "feddyn": {"g"},
+    "fedsplit": {"z"},
 }
 
 

@@ -41,6 +41,20 @@ NETWORK = il.Task(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 10)))
         (il.FedProxSoft(steps=0), "steps is 0: the shared model stays as it starts"),
         (il.Dichotomy(steps=0), "steps is 0: FedAvg's model stays as it starts"),
         (il.Ffgg(part="bias", steps=0), "stays at a random start"),
+        (il.FedPer(), "all 610 parameters are private: nothing is sent; this is Local"),
+        (il.FedRep(), "all 610 parameters are private: nothing is sent; this is Local"),
+        (il.FedBabu(), "nothing is sent; every client fine-tunes the initial model"),
+        (il.FedPer(part="none"), "all 610 parameters are shared: this is FedAvg"),
+        (il.FedBabu(part="none"), "this is FedAvg, fine-tuned before use"),
+        (
+            il.Apfl(alpha=1, alpha_lr=0),
+            "alpha is 1 and alpha_lr is 0: the personal models",
+        ),
+        (il.Apfl(alpha=0, alpha_lr=0), "the personal models are the shared one"),
+        (il.FedAla(weight_lr=0), "weight_lr is 0: this is FedAvg"),
+        (il.Ifca(clusters=1), "clusters is 1: this is FedAvg"),
+        (il.FedNova(epochs=0), "epochs is 0: all clients take the same number of steps"),
+        (il.SlowMo(beta=0), "beta is 0 and server_rate is 1: this is FedAvg"),
     ],
     ids=str,
 )
@@ -53,7 +67,14 @@ def test_no_method_is_another_at_its_defaults_on_a_model_with_two_layers(name):
     assert equal_to(make_method(name), NETWORK) == ""
 
 
-@pytest.mark.parametrize("method", [il.FedAvg(steps=0, epochs=1), il.FedAlt(steps=0)], ids=str)
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(il.FedAvg(steps=0, epochs=1), il.FedAlt(steps=0)),
+        *(il.Apfl(alpha=1), il.SlowMo(beta=0, server_rate=0.5)),
+    ],
+    ids=str,
+)
 def test_what_still_trains_is_left_alone(method):
     """FedAlt without shared steps is the last stage of the papers' recipe."""
     assert equal_to(method, NETWORK) == ""
@@ -88,6 +109,15 @@ FEDAVG = il.FedAvg(lr=0.2, steps=3)
         (il.FedAlt(part="none", lr=0.2, steps=3), FEDAVG),
         (il.FedProx(mu=0, lr=0.2, steps=3), FEDAVG),
         (il.Finetune(personal_steps=0, lr=0.2, steps=3), FEDAVG),
+        (il.FedPer(lr=0.2, steps=6), LOCAL),
+        (il.FedRep(private_lr=0.2, private_steps=6, steps=0), LOCAL),
+        (il.FedPer(part="none", lr=0.2, steps=3), FEDAVG),
+        (il.FedBabu(part="none", personal_steps=0, lr=0.2, steps=3), FEDAVG),
+        (il.FedAla(part="weight", weight_lr=0, lr=0.2, steps=3), FEDAVG),
+        (il.Ifca(clusters=1, lr=0.2, steps=3), FEDAVG),
+        (il.FedNova(epochs=0, lr=0.2, steps=3), FEDAVG),
+        (il.SlowMo(beta=0, lr=0.2, steps=3), FEDAVG),
+        (il.Apfl(alpha=1, alpha_lr=0, lr=0.2, steps=6), LOCAL),
         (il.Ffgg(part="none", lr=0.2), il.FedAvg(lr=0.2, steps=1, weighting="equal")),
         (
             il.LocalFfgg(part="none", lr=0.2, local_steps=3),

@@ -61,8 +61,7 @@ def check_scaffnew(federation, p, model="logistic", batching="replace", factor=1
         il.Scaffnew(lr=0.2, p=p), federation, model, batching=batching, sample=0, **settings
     )
     expected = scaffnew(*case.about, theta, case.run_of(steps), rates, p)
-    after = outcome(result)
-    assert_same({name: after[name] for name in expected}, expected, 1e-10)
+    assert_equals(result, expected, federation, model)
     np.testing.assert_allclose(np.sum(expected["private h"], axis=0), 0, atol=1e-12)
 
 

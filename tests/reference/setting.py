@@ -122,8 +122,12 @@ def pooled_accuracy(model, personal, federation):
 
 
 def assert_same(a, b, tolerance=0.0):
-    """Two outcomes hold the same things; bit for bit unless a tolerance is given."""
+    """Two outcomes hold the same things; bit for bit unless a tolerance is given.
+
+    The largest difference of two numbers.
+    """
     assert a.keys() == b.keys()
+    largest = 0.0
     for name in a:
         got = np.asarray(a[name])
         want = np.asarray(b[name])
@@ -131,3 +135,5 @@ def assert_same(a, b, tolerance=0.0):
         assert np.isfinite(got).all(), name
         error = np.abs(got - want).max(initial=0)
         assert error <= tolerance, f"{name} is {error:.1e} away"
+        largest = max(largest, float(error))
+    return largest

@@ -198,7 +198,15 @@ REFUSED = {
     "rsa": "adds up",
     "dichotomy": "votes",
     # of a model with one layer all of which is private
-    **dict.fromkeys(("ffgg", "local-ffgg", "fedalt", "fedsim"), "sends nothing; all 21 .* private"),
+    **dict.fromkeys(
+        ("ffgg", "local-ffgg", "fedalt", "fedsim", "fedper", "fedrep", "fedbabu"),
+        "sends nothing; all 21 .* private",
+    ),
+    "ifca": "the part choice of its message",
+    "feddyn": "adds up the changes",
+    "fednova": "as long as the mean client's",
+    "fedsplit": "every client is heard",
+    "byz-vr-marina": "every client is heard",
 }
 
 
@@ -212,7 +220,9 @@ def test_every_method_runs_or_says_why_not(name):
             run(name, sample=0)
 
 
-@pytest.mark.parametrize("name", ["ffgg", "local-ffgg", "fedalt", "fedsim"])
+@pytest.mark.parametrize(
+    "name", ["ffgg", "local-ffgg", "fedalt", "fedsim", "fedper", "fedrep", "fedbabu"]
+)
 def test_methods_with_a_private_part_run_where_another_part_is_shared(name):
     assert not why_not(make_method(name, part="bias"), il.Task(MODEL))
 

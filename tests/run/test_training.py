@@ -17,7 +17,10 @@ from idiolect.methods import METHODS, make_method
 from idiolect.testing import check_method
 
 ADAM = {"optimizer": "adam", "optimizer_state": "private"}
-OPEN = ("local", "fedavg", "fedprox", "ditto", "lg-fedavg", "fedalt", "fedsim", "finetune")
+OPEN = (
+    *("local", "fedavg", "fedprox", "ditto", "lg-fedavg", "fedalt", "fedsim", "finetune"),
+    *("fedper", "fedrep", "fedbabu", "fedala", "ifca", "feddyn", "slowmo", "fedsplit"),
+)
 
 
 def net(classes=3) -> nn.Module:

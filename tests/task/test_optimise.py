@@ -11,7 +11,14 @@ from helpers import classification, private_of, run, state_of
 from idiolect.core.knobs import SettingError
 from idiolect.methods import make_method
 from idiolect.run.schedule import Schedule
-from idiolect.task.client_optimizer import ELEMENTWISE, ClientOptimizer, Optimise, Piece, Steps
+from idiolect.task.client_optimizer import (
+    ELEMENTWISE,
+    ClientOptimizer,
+    Optimise,
+    Piece,
+    Steps,
+    optimizers,
+)
 from reference.draws import Draws
 
 OPTIONS = {
@@ -69,7 +76,7 @@ def one_by_one(
             for start, scale in groups
         ]
         if not private or (which, i) not in made:
-            made[which, i] = getattr(torch.optim, name)(parts, **eval(f"dict({options})"))
+            made[which, i] = optimizers()[name](parts, **eval(f"dict({options})"))
         for group, part in zip(made[which, i].param_groups, parts, strict=True):
             group["lr"] = part["lr"]
         return made[which, i]
@@ -116,10 +123,6 @@ def close(a, b):
     return torch.allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
-def lower(name):
-    return {n.lower(): n for n in dir(torch.optim)}[name]
-
-
 @pytest.mark.parametrize("state", ["reset", "private"])
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_fedavg_is_a_loop_over_clients_with_an_optimiser_each(name, state):
@@ -128,7 +131,7 @@ def test_fedavg_is_a_loop_over_clients_with_an_optimiser_each(name, state):
     options = OPTIONS.get(name, "")
     expected, _ = one_by_one(
         federation,
-        lower(name),
+        name,
         options,
         private=state == "private",
         epochs=1,
@@ -154,7 +157,7 @@ def test_the_proximal_gradient_goes_through_the_optimiser(state):
     federation = classification(SIZES)
     settings = {"optimizer": "adam", "optimizer_options": "eps=1e-6", "optimizer_state": state}
     private = state == "private"
-    expected, _ = one_by_one(federation, "Adam", "eps=1e-6", private=private, mu=0.7)
+    expected, _ = one_by_one(federation, "adam", "eps=1e-6", private=private, mu=0.7)
     method = il.FedProx(lr=0.05, mu=0.7)
     usual = {"rounds": 5, "batch": 4, "batching": "epochs"}
     result = run(method, federation, il.Task(net), **usual, **settings)
@@ -165,7 +168,7 @@ def test_the_proximal_gradient_goes_through_the_optimiser(state):
 def test_the_shared_and_the_personal_model_of_ditto_have_an_optimiser_each(state):
     federation = classification(SIZES)
     expected, personal = one_by_one(
-        federation, "AdamW", "", private=state == "private", personal=(0.3, 4)
+        federation, "adamw", "", private=state == "private", personal=(0.3, 4)
     )
     method = il.Ditto(lr=0.05, steps=5, personal_lr=0.05, personal_steps=4, lam=0.3)
     usual = {"rounds": 5, "batch": 4, "batching": "epochs"}
@@ -227,7 +230,7 @@ def test_a_scale_is_the_learning_rate_of_a_parameter_group(name, state):
     federation = classification(SIZES)
     expected, _ = one_by_one(
         federation,
-        lower(name),
+        name,
         "",
         private=state == "private",
         epochs=1,

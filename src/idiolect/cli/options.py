@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 from ..core.files import given_path, regular_file
 from ..core.knobs import BOOLEANS, SettingError, accepted, build, check, kinds_of, nearest, written
 from ..data import DATASETS
-from ..methods import METHODS, Preset, has_preset
+from ..methods import METHODS, NAMES, Preset, has_preset, named_method
 from ..models import MODELS, options_of
-from ..report.console import OUT
+from ..report.console import OUT, say
 from ..run.client_weights import ClientWeights
 from ..run.plan import Plan, row_spec
 from ..run.settings import SECTIONS
@@ -333,7 +333,7 @@ class SettingsFile:
         for section, section_fields in parser.fields.items():
             if section not in self.sections:
                 continue
-            if section == "method" and self.name("method", method) != method:
+            if section == "method" and named_method(self.name("method", method)).method != method:
                 continue  # it is about another method, and not used
             more = {"run": ("loss",), "task": ()}.get(section, ("name",))
             for key, value in self.sections[section].items():
@@ -411,8 +411,18 @@ class Request:
         specs = specs or self.flags.methods or self.file.methods
         if not specs:
             raise SettingError(f"{command}: name methods: {', '.join(METHODS)}")
-        rows = [row_spec(spec) for spec in specs]
+        explicit = self.section("run")
+        rows = [row_spec(spec, explicit) for spec in specs]
+        for spec in specs:
+            say_what_is_named(spec)
         return [dataclasses.replace(self.plan(name, fields), own=own) for name, fields, own in rows]
+
+
+def say_what_is_named(spec: str) -> None:
+    """Tell what a name stands for, where it stands for a method with settings."""
+    name = spec.partition(":")[0]
+    if name in NAMES:
+        say(f"{name}: {NAMES[name].words()}")
 
 
 class TrainingParser(Parser):

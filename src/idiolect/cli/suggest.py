@@ -11,7 +11,7 @@ from shlex import join
 from ..core.knobs import CLOSE, SettingError
 from ..core.registry import Table
 from ..data import DATASETS
-from ..methods import METHODS
+from ..methods import METHODS, NAMES
 from ..models import MODELS, options_of
 
 LISTS = ("methods", "channels", "attacks", "rules", "augmentations", "kernels", "projections")
@@ -95,7 +95,8 @@ def _command_for(argv: list[str]) -> str:
 
 def is_method(word: str) -> bool:
     """Whether a word names a built-in method, with or without fields: "lp-proj:p=1"."""
-    return word.partition(":")[0] in METHODS.built_in
+    name = word.partition(":")[0]
+    return name in METHODS.built_in or name in NAMES
 
 
 def unknown_method(word: str) -> str:

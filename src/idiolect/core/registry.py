@@ -33,7 +33,8 @@ class Table(Mapping[str, T], Generic[T]):
     """Names of one kind of thing: built in, and from installed packages.
 
     `accept` turns what was found under a name outside the package into an entry, or raises a
-    SettingError; it gets the name and the object.
+    SettingError; it gets the name and the object. `absent` are names that a user may know from
+    elsewhere, with what comes nearest to them here.
 
     >>> table = Table("fruit", "idiolect.example", {"apple": 1, "pear": 2})
     >>> table["apple"], list(table), table["math:pi"]
@@ -50,8 +51,10 @@ class Table(Mapping[str, T], Generic[T]):
         group: str,
         built_in: Mapping[str, T],
         accept: Callable[[str, Any], T] | None = None,
+        absent: Mapping[str, str] | None = None,
     ):
         self.kind = kind
+        self.absent = absent or {}
         self.group = group
         self.built_in = dict(built_in)
         self._accept = accept or (lambda name, thing: thing)
@@ -87,6 +90,11 @@ class Table(Mapping[str, T], Generic[T]):
             return point.load()
         module, colon, attribute = name.partition(":")
         if not colon or not attribute:
+            if name.lower() in self.absent:
+                raise SettingError(
+                    f"{self.kind}: {name!r} is not implemented; nearest: "
+                    f"{self.absent[name.lower()]}"
+                )
             raise nearest(name, self, self.kind)
         return _imported(self.kind, name, module, attribute)
 

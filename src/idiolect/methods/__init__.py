@@ -10,26 +10,41 @@ from ..core.knobs import Knobs, SettingError, build, knob, nearest
 from ..core.registry import Table
 from ..method import Method
 from ..task.task import Task
+from .apfl import Apfl
+from .byzvrmarina import ByzVrMarina
 from .dichotomy import Dichotomy
 from .ditto import Ditto
 from .duallora import DualLora
+from .fedala import FedAla
 from .fedalt import FedAlt, FedSim
 from .fedavg import FedAvg
+from .fedbabu import FedBabu
 from .feddeper import FedDeper
+from .feddyn import FedDyn
+from .fednova import FedNova
+from .fedper import FedPer
 from .fedprox import FedProx, FedProxSoft
+from .fedrep import FedRep
+from .fedsplit import FedSplit
 from .ffgg import Ffgg, LocalFfgg
 from .finetune import Finetune
+from .ifca import Ifca
 from .l2gd import L2gd
 from .lgfedavg import LgFedAvg
 from .local import Local
 from .lora import FedIt, FedSaLora, FfaLora
 from .lpproj import LpProj
+from .names import ABSENT
+from .names import NAMES as NAMES
+from .names import method_alone as method_alone
+from .names import named_method as named_method
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
 from .pfedme import PFedMe
 from .rsa import Rsa
 from .scaffnew import Scaffnew
 from .scaffold import Scaffold
+from .slowmo import SlowMo
 
 PRESET = "preset"
 Entry = tuple[type[Method], dict[str, Any]]  # the class, and the fields that the name fixes
@@ -74,8 +89,20 @@ METHODS: Table[Entry] = Table(
         "ffa-lora": (FfaLora, {}),
         "fedsa-lora": (FedSaLora, {}),
         "dual-lora": (DualLora, {}),
+        "fedper": (FedPer, {}),
+        "fedrep": (FedRep, {}),
+        "fedbabu": (FedBabu, {}),
+        "apfl": (Apfl, {}),
+        "fedala": (FedAla, {}),
+        "ifca": (Ifca, {}),
+        "feddyn": (FedDyn, {}),
+        "fednova": (FedNova, {}),
+        "slowmo": (SlowMo, {}),
+        "fedsplit": (FedSplit, {}),
+        "byz-vr-marina": (ByzVrMarina, {}),
     },
     _entry,
+    ABSENT,
 )
 
 
@@ -89,8 +116,10 @@ def make_method(name: str, **fields: Any) -> Method:
     >>> make_method("lp-proj-2", preset="paper", lam=1).lr
     0.1
     """
-    cls, fixed = METHODS.find(name)
-    return build(cls, unfold(cls, {**fixed, **fields}, f"method {name}"), f"method {name}")
+    entry = method_alone(name)
+    cls, fixed = METHODS.find(entry.method)
+    all_fields = {**fixed, **entry.fields, **fields}
+    return build(cls, unfold(cls, all_fields, f"method {name}"), f"method {name}")
 
 
 def name_of(method: Method) -> str:
@@ -201,12 +230,24 @@ def equal_to(method: Method, task: Task) -> str:
     # a subclass may have other equations: what its parent reduces to is not claimed for it
     words = dict(method.traits.reductions) if "traits" in vars(type(method)) else {}
     untrained = words.pop("steps", "")
-    for field, reduction in words.items():
-        if getattr(method, field) == 0:
-            reasons.append(f"{field} is 0: {reduction}")
+    for condition, reduction in words.items():
+        values = values_of(condition)
+        if all(getattr(method, field) == value for field, value in values.items()):
+            case = " and ".join(f"{field} is {value:g}" for field, value in values.items())
+            reasons.append(f"{case}: {reduction}")
     takes_no_step = (
         untrained and not getattr(method, "steps", 1) and not getattr(method, "epochs", 0)
     )
     if takes_no_step:
         reasons.append(f"steps is 0: {untrained}")
     return "; ".join(reasons)
+
+
+def values_of(condition: str) -> dict[str, float]:
+    """The fields of a reduction's condition, and their values; 0 where none is named.
+
+    >>> values_of("beta,server_rate=1")
+    {'beta': 0.0, 'server_rate': 1.0}
+    """
+    pairs = (pair.partition("=") for pair in condition.split(","))
+    return {field: float(value or 0) for field, _, value in pairs}

@@ -19,7 +19,7 @@ from ..solvers import turns
 from ..task.context import Here
 from ..task.task import Task
 from .options import WEIGHTINGS, steps_knob
-from .partial import Partial, gradients, step
+from .partial import Partial, gradients, train_part
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,17 @@ class FedAlt(PartialSteps):
         unused = ", and its private steps change nothing" if self.private_steps else ""
         return super().together() + unused
 
+    def private_passes(self) -> int:
+        """Passes over the client's data for the private part; 0 = its steps."""
+        return self.epochs
+
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)
         theta = down["theta"].expand(here.rows, -1)
         w = self._start(task, private)
-        by = here.optimise.begin("w", w, self.private_lr) if here.optimise else None
-        for active in turns(here, self.private_steps, self.epochs):
-            _, w = step(task, split, theta, w, here, self.private_lr, "w", by, active)
-        by = here.optimise.begin("theta", theta, self.lr) if here.optimise else None
-        for active in turns(here, self.steps, self.epochs):
-            theta, _ = step(task, split, theta, w, here, self.lr, "theta", by, active)
+        amount = (self.private_steps, self.private_passes())
+        w = train_part(task, split, theta, w, here, self.private_lr, "w", *amount)
+        theta = train_part(task, split, theta, w, here, self.lr, "theta", self.steps, self.epochs)
         return {"theta": theta}, {"w": w.contiguous()}
 
 

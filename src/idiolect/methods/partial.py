@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Traits
+from ..solvers import sgd, turns
 from ..task.client_optimizer import Steps
 from ..task.context import Here
 from ..task.layout import Split
 from ..task.task import Task
-from .options import Averaging
+from .options import WEIGHTINGS, Averaging, epochs_knob, steps_knob
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,64 @@ class SplitMethod(Averaging):
 
 
 @dataclass(frozen=True)
-class Partial(SplitMethod):
-    """Base of the methods whose private part is a setting."""
+class JointSgd(SplitMethod):
+    """Base of the methods whose clients train both parts at once, as one model."""
 
-    part: str = knob(
-        "output",
-        "the private part: input, output, embedding, head, block:1, layer:2, norms, biases, "
+    traits = replace(
+        SplitMethod.traits, optimizers=("w",), reductions={"steps": "no model is trained"}
+    )
+
+    lr: float = knob(0.1, "step size", above=0)
+    steps: int = steps_knob(20, "SGD steps per round")
+    epochs: int = epochs_knob()
+    weighting: str = knob("samples", "the server's mean", choices=WEIGHTINGS)
+
+    def together(self) -> str:
+        return "this is FedAvg"
+
+    def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
+        x = self.split(task).join(down["theta"], private["w"])
+        x = sgd(task, x, here, self.lr, self.steps, self.epochs)
+        theta, w = self.split(task).parts(x)
+        return {"theta": theta}, {"w": w}
+
+
+def part_knob(default: str, role: str = "the private part") -> Any:
+    """The field `part`."""
+    return knob(
+        default,
+        f"{role}: input, output, embedding, head, block:1, layer:2, norms, biases, "
         "adapter, all, none, or parameter names (head.*); several with commas",
     )
 
+
+@dataclass(frozen=True)
+class Partial(SplitMethod):
+    """Base of the methods whose private part is a setting."""
+
+    part: str = part_knob("output")
+
     def split(self, task: Task) -> Split:
         return task.split(self.part)
+
+
+def train_part(
+    task: Task,
+    split: Split,
+    theta: Tensor,
+    w: Tensor,
+    here: Here,
+    lr: float,
+    which: str,
+    steps: int,
+    epochs: int = 0,
+) -> Tensor:
+    """SGD on θ ("theta") or on w ("w") alone: the part that was trained."""
+    start = theta if which == "theta" else w
+    by = here.optimise.begin(which, start, lr) if here.optimise else None
+    for active in turns(here, steps, epochs):
+        theta, w = step(task, split, theta, w, here, lr, which, by, active)
+    return theta if which == "theta" else w
 
 
 def step(

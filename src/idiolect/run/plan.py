@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, get_type_hints
@@ -22,7 +22,7 @@ from ..core.knobs import SettingError, build, nearest, with_role
 from ..core.registry import split_outside
 from ..data.federation import Federation
 from ..method import Method
-from ..methods import METHODS, PRESET, make_method, name_of, unfold
+from ..methods import METHODS, PRESET, make_method, name_of, named_method, unfold
 from ..task.initial import Initial
 from ..task.losses import named_loss
 from ..task.task import Task
@@ -69,7 +69,7 @@ class Plan:
         if isinstance(spec, Plan):
             return replace(spec, **parts)
         if isinstance(spec, str):
-            name, method_fields, own = row_spec(spec)
+            name, method_fields, own = row_spec(spec, parts.get("settings", ()))
             return cls(name, method_fields, **{"data": "", "own": own, **parts})
         method = read_method(spec)
         return cls(name_of(method), instance=method, **{"data": "", **parts})
@@ -211,14 +211,21 @@ def method_spec(text: str) -> tuple[str, dict[str, str]]:
     return name, {key.strip().replace("-", "_"): value.strip() for key, _, value in pairs}
 
 
-def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
+def row_spec(
+    text: str, explicit: Collection[str] = ()
+) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """A method of a comparison: its name, its fields, and the run settings of its row alone.
+
+    `explicit` are settings that all rows are given: they win over those that a name stands for.
 
     >>> row_spec("fedavg:steps=3,channel=qsgd(levels=4),sample=5")
     ('fedavg', {'steps': '3'}, {'channel': 'qsgd(levels=4)', 'sample': '5'})
+    >>> row_spec("fedavgm:steps=3"), row_spec("fedavgm", ["server_options"])
+    (('fedavg', {'steps': '3'}, {'server_options': 'momentum=0.9'}), ('fedavg', {}, {}))
     """
     name, options = method_spec(text)
-    cls, _ = METHODS.find(name)
+    entry = named_method(name)
+    cls, _ = METHODS.find(entry.method)
     theirs = {f.name for f in fields(cls)} | {PRESET}
     runs = {f.name for f in fields(Settings)}
     common = set(with_role(Settings, COMPARISON))
@@ -232,7 +239,9 @@ def row_spec(text: str) -> tuple[str, dict[str, str], dict[str, str]]:
                 f"give --{flag}"
             )
     own = {k: v for k, v in options.items() if k not in theirs}
-    return name, {k: v for k, v in options.items() if k in theirs}, own
+    method_fields = {k: v for k, v in options.items() if k in theirs}
+    run = entry.run_beside(explicit)
+    return entry.method, {**entry.fields, **method_fields}, {**run, **own}
 
 
 AnyMethod = Method | type[Method] | str
@@ -242,6 +251,19 @@ _FEDERATION = (
     "make one with idiolect.Federation.from_arrays, from_frame or from_datasets, "
     "or idiolect.data.load"
 )
+
+
+def read_run(method: Any, settings: dict[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """A method, and the settings of its run: those given, over those that its name stands for.
+
+    >>> read_run("fedavgm", {"rounds": 3})[1]
+    {'server_options': 'momentum=0.9', 'rounds': 3}
+    """
+    if not isinstance(method, str):
+        return read_method(method), settings
+    name, fields = method_spec(method)
+    entry = named_method(name)
+    return make_method(entry.method, **{**entry.fields, **fields}), {**entry.run, **settings}
 
 
 def read_method(method: Any) -> Method:

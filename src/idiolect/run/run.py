@@ -23,7 +23,7 @@ from .directory import RunDirectory
 from .identity import RunIdentity
 from .interrupts import Interrupted
 from .loop import Runner
-from .plan import AnyMethod, AnyModel, read_method, read_task, refuse_without_sites
+from .plan import AnyMethod, AnyModel, read_run, read_task, refuse_without_sites
 from .prepare import check_stops, prepare
 from .repeats import federations, prepare_repeats, with_data_of_repeats
 from .result import Result
@@ -78,9 +78,9 @@ def run(
     >>> result.summary()["values"]
     {'up': 2440, 'down': 2440}
     """
-    method_object = read_method(method)
+    method_object, all_settings = read_run(method, dict(settings))
     whole, note = read_task(task, federation)
-    run_settings = build(Settings, dict(settings), "run")
+    run_settings = build(Settings, all_settings, "run")
     refuse_without_sites(method_object, run_settings)
     if not run_settings.carrier.loads_data:
         federation = with_samples(federation)
@@ -159,8 +159,8 @@ def iterate(
     >>> [(state.round, tuple(state.server["w"].shape)) for state in rounds]
     [(0, (610,)), (1, (610,)), (2, (610,))]
     """
-    method_object = read_method(method)
-    run_settings = build(Settings, dict(settings), "run")
+    method_object, all_settings = read_run(method, dict(settings))
+    run_settings = build(Settings, all_settings, "run")
     first = federations(federation, run_settings)[run_settings.seed]
     parts = prepare(method_object, task, first, run_settings)
     session = Session(parts, run_settings.seed, 0)

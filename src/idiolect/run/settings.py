@@ -211,7 +211,7 @@ class Optimisation(Knobs):
     )
     optimizer: str = knob(
         "sgd",
-        f"how clients step, for the methods that leave it open: {', '.join(ELEMENTWISE)} of torch",
+        f"how clients step, for the methods that leave it open: {', '.join(ELEMENTWISE)}",
     )
     optimizer_options: str = knob(
         "", "its options, e.g. 'momentum=0.9' or 'betas=(0.9, 0.99), weight_decay=0.01'"
@@ -237,7 +237,7 @@ class Optimisation(Knobs):
     weight_decay: float = knob(0.0, "L2 weight added to local gradients", low=0)
     server_optimizer: str = knob(
         "sgd",
-        "server step on the aggregated change: any torch.optim name",
+        "server step on the aggregated change: any torch.optim name, or yogi",
         roles=(MESSAGES,),
     )
     server_lr: float = knob(1.0, "server step size", above=0, roles=(MESSAGES,))

@@ -20,6 +20,7 @@ from ..core.knobs import SettingError, brief, nearest
 from ..core.registry import keyword_options
 from ..core.types import State, prefixed, under
 from .layout import Layout, matching
+from .yogi import Yogi
 
 ELEMENTWISE = (
     "sgd",
@@ -33,6 +34,7 @@ ELEMENTWISE = (
     "radam",
     "rmsprop",
     "rprop",
+    "yogi",
 )
 _MIXES_COORDINATES = {
     "lbfgs": "it searches along whole models, with products over all coordinates",
@@ -418,7 +420,7 @@ _NOT_FROM_A_GRADIENT_ALONE = ("optimizer", "lbfgs", "sparseadam", "muon")
 
 
 def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
-    """torch's optimisers by lower-case name, those that step from a gradient alone.
+    """torch's optimisers that step from a gradient alone, by lower-case name; and Yogi.
 
     >>> {"sgd", "adam"} <= optimizers().keys(), "lbfgs" in optimizers()
     (True, False)
@@ -428,6 +430,7 @@ def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
         for name, cls in vars(torch.optim).items()
         if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)
     }
+    classes["yogi"] = Yogi
     return {n: cls for n, cls in classes.items() if n not in _NOT_FROM_A_GRADIENT_ALONE}
 
 

@@ -17,7 +17,7 @@ from ...core import streams
 from ...core.columns import Column, FittedTable, words
 from ...core.knobs import Knobs, describe, knob
 from ...core.text import plural, shown
-from ...methods import METHODS, make_method
+from ...methods import METHODS, NAMES, make_method
 from ...projections.report import all_kinds
 from ...report.console import literal
 from ...report.format import count, number, size
@@ -89,7 +89,8 @@ def _methods(argv: list[str]) -> None:
     note = (
         "sends: numbers per message, up and down; keeps: at the clients between rounds; preset: "
         "METHOD:preset=paper, the fields of its paper where they are not the defaults. "
-        "Fields: idiolect run METHOD --help"
+        "Fields: idiolect run METHOD --help. Names of a method with settings "
+        f"(docs/methods.md): {', '.join(NAMES)}"
     )
     _show(parsed.output.json, [_method_row(name) for name in METHODS], columns, note)
 

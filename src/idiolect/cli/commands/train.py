@@ -14,7 +14,7 @@ from ...core.knobs import SettingError, knob
 from ...core.text import plural
 from ...data import DATASETS
 from ...data.federation import Federation
-from ...methods import METHODS
+from ...methods import METHODS, method_alone, named_method
 from ...models import MODELS, options_of
 from ...report.captions import projection_line
 from ...report.console import OUT, say
@@ -32,7 +32,7 @@ from ...study.compare import compare as run_compare
 from ...study.pipeline import pipeline as run_pipeline
 from ...study.trees import TreeOptions
 from ...task.task import Task
-from ..options import Parser, SettingsFile, TrainingParser, peek
+from ..options import Parser, SettingsFile, TrainingParser, peek, say_what_is_named
 from ..output import Output, emit, resumable
 from ..suggest import is_method, unknown_method
 
@@ -62,8 +62,9 @@ def run(argv: list[str]) -> None:
             parser.request(rest, file=file)
         raise SettingError(f"run: name a method: {', '.join(METHODS)}")
     method, fields, settings = row_spec(spec)
+    say_what_is_named(spec)
     request = parser.request(rest, method, file)
-    if file.name("method", method) != method:
+    if named_method(file.name("method", method)).method != method:
         say(f"[method] of {file.path} is about {file.name('method')}: not used")
         file.sections["method"].clear()
     fields = file.fields("method") | fields | parser.values(request.flags, "method")
@@ -244,7 +245,9 @@ def pipeline(argv: list[str]) -> None:
         spec, at, rounds = stage.rpartition("@")
         if not at or not rounds.isdigit():
             raise SettingError(f"stages must be METHOD:field=value,...@ROUNDS, got {stage!r}")
-        plan = request.plan(*method_spec(spec))
+        name, fields = method_spec(spec)
+        entry = method_alone(name)
+        plan = request.plan(entry.method, {**entry.fields, **fields})
         settings = {**plan.settings, "rounds": int(rounds)}
         plans.append(dataclasses.replace(plan, settings=settings))
     output = request.flags.output
