@@ -517,11 +517,11 @@ def test_checks_of_a_large_frame_are_linear(tmp_path):
     data = {"target": "ill", "features": features}
     classes = [f"class {k}" for k in range(40_000)]
     frame_of_sums = Call("sums", {"pass": 2, "data": data, "missing": "drop", "means": means})
-    begin = time.monotonic()
+    begin = time.process_time()  # of this process: others may be busy
     at.site.handle(frame)
     at.ask(frame_of_sums)
     at.ask(agreement(plan_of("fedavg"), form(classes=["no", "yes", *classes])))
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 15  # a quadratic check took a minute
 
 
 def test_an_oversized_frame_is_refused_by_its_length(tmp_path):

@@ -502,7 +502,8 @@ class EngineSuite:
             """Takes orders of any server: the message down in its own contract's words."""
 
             def update(self, order):
-                down = with_header(order.down, schema=other.down.checksum)
+                common = with_header(order.down.common, schema=other.down.checksum)
+                down = wire.DownMessage(common)
                 return super().update(type(order)(**{**vars(order), "down": down}))
 
         engine = build(server(agreed, sample=CLIENTS), [one, Deaf(stranger)])

@@ -448,10 +448,10 @@ def _reset(module: nn.Module) -> None:
         if callable(reset):
             reset()
     for layer in module.modules():
-        reset_adapter = getattr(layer, "reset_lora_parameters", None)
-        if reset_adapter is not None:  # of peft, whose layers inside are no adapter by themselves
-            for name in (*layer.lora_A, *layer.lora_embedding_A):
-                reset_adapter(name, True)
+        adapted: Any = layer
+        if hasattr(adapted, "reset_lora_parameters"):  # of peft: no layer inside resets itself
+            for name in (*adapted.lora_A, *adapted.lora_embedding_A):
+                adapted.reset_lora_parameters(name, True)
 
 
 def _refuse(module: nn.Module) -> None:

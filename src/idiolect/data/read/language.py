@@ -61,7 +61,7 @@ class Columns:
         names = (self.user, self.prompt, self.response)
         if isinstance(row, Mapping) and self.response in row:
             missing = [name for name in names if name not in row]
-            parts = [row.get(self.response), row.get(self.prompt)]
+            parts: list[Any] = [row.get(self.response), row.get(self.prompt)]
         else:
             is_mapping = isinstance(row, Mapping)
             missing = [n for n in (self.user, self.text) if not is_mapping or n not in row]
@@ -161,7 +161,7 @@ class TokenCutter:
         """The tokens of a text alone, without special ones."""
         is_hub = hasattr(self.tokenizer, "add_special_tokens")  # of transformers
         out = self.tokenizer(text, add_special_tokens=False) if is_hub else self.tokenizer(text)
-        numbers = out["input_ids"] if isinstance(out, Mapping) else getattr(out, "ids", out)
+        numbers: Any = out["input_ids"] if isinstance(out, Mapping) else getattr(out, "ids", out)
         try:
             return [int(number) for number in numbers]
         except (TypeError, ValueError):
