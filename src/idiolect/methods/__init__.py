@@ -13,6 +13,7 @@ from ..task.task import Task
 from .dichotomy import Dichotomy
 from .ditto import Ditto
 from .fedalt import FedAlt, FedSim
+from .fedamp import FedAmp
 from .fedavg import FedAvg
 from .feddeper import FedDeper
 from .fedprox import FedProx, FedProxSoft
@@ -68,6 +69,8 @@ METHODS: Table[Entry] = Table(
         "fedsim": (FedSim, {}),
         "finetune": (Finetune, {}),
         "dichotomy": (Dichotomy, {}),
+        "fedamp": (FedAmp, {}),
+        "heurfedamp": (FedAmp, {"attention": "cosine"}),
     },
     _entry,
 )

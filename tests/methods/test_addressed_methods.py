@@ -1,0 +1,72 @@
+"""Methods whose server sends each client a message of its own: FedAMP."""
+
+import numpy as np
+import pytest
+import torch
+
+import idiolect as il
+from methods.common import Case, N, assert_equals, every_batching, every_model
+from reference import setting
+from reference.fedamp import fedamp
+from reference.setting import outcome, run
+
+
+# -- FedAMP ----------------------------------------------------------------------------------------
+@every_model
+@pytest.mark.parametrize(("attention", "sigma"), [("distance", 0.4), ("cosine", 5.0)])
+def test_fedamp_is_algorithm_1_of_the_models_heard_so_far(federation, model, attention, sigma):
+    fields = {"lr": 0.2, "steps": 4, "lam": 0.7, "share": 0.8, "sigma": sigma}
+    expected = fedamp(*Case(federation, model).first, **fields, attention=attention)
+    result = run(il.FedAmp(**fields, attention=attention), federation, model)
+    assert_equals(result, expected, federation, model)
+
+
+@every_batching
+def test_fedamp_is_algorithm_1_with_every_batching(federation, batching):
+    fields = {"lr": 0.2, "steps": 4, "lam": 0.7, "share": 0.8, "sigma": 0.4}
+    case = Case(federation, batching=batching, sample=5)
+    expected = fedamp(*case.first, **fields, attention="distance")
+    result = run(il.FedAmp(**fields), federation, batching=batching, sample=5)
+    assert_equals(result, expected, federation)
+
+
+def test_fedamp_with_lambda_zero_is_local_bit_for_bit(federation):
+    alone = outcome(run(il.Local(lr=0.2, steps=4), federation))
+    untied = outcome(run(il.FedAmp(lr=0.2, steps=4, lam=0), federation, sample=N))
+    np.testing.assert_array_equal(untied["personal"], alone["personal"])
+
+
+@every_model
+@pytest.mark.parametrize("attention", ["distance", "cosine"])
+def test_fedamp_with_equal_weights_is_averaging(federation, model, attention):
+    """1/N each, with everyone heard: the models are pulled to their plain mean, as FedProxSoft's.
+
+    By distance with σ beyond all of them, by cosine with σ at zero.
+    """
+    sigma = 1e15 if attention == "distance" else 1e-15
+    equal = il.FedAmp(
+        lr=0.2, steps=4, lam=0.7, share=(N - 1) / N, attention=attention, sigma=sigma
+    )
+    averaging = il.FedProxSoft(lr=0.2, steps=4, lam=0.7, final_steps=0, weighting="equal")
+    mixed, averaged = (
+        outcome(run(method, federation, model, sample=N)) for method in (equal, averaging)
+    )
+    np.testing.assert_allclose(mixed["personal"], averaged["personal"], rtol=0, atol=1e-12)
+
+
+def test_fedamp_without_share_learns_nothing_from_others(federation):
+    """Whoever else is there, a model is pulled to where it was itself."""
+    method = il.FedAmp(share=0, lam=0.7)
+    among_all = outcome(run(method, federation, sample=N))["personal"]
+    pair = outcome(run(method, setting.arrange(federation, [3, 5]), sample=2))["personal"]
+    np.testing.assert_array_equal(among_all[[3, 5]], pair)
+
+
+def test_a_mixture_is_never_beyond_the_models_it_is_made_of():
+    """A client that was never heard has one more other than those that were."""
+    task = setting.task().under(seed=0)
+    method = il.FedAmp(share=1, sigma=1e15)
+    server = {"models": torch.eye(3, task.d), "heard": torch.tensor([[1.0], [1.0], [0.0]])}
+    u = method.address(task, server, torch.arange(3))["u"]
+    expected = torch.tensor([[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]])
+    torch.testing.assert_close(u[:, :3], expected)
