@@ -44,9 +44,7 @@ def test_fedamp_with_equal_weights_is_averaging(federation, model, attention):
     By distance with σ beyond all of them, by cosine with σ at zero.
     """
     sigma = 1e15 if attention == "distance" else 1e-15
-    equal = il.FedAmp(
-        lr=0.2, steps=4, lam=0.7, share=(N - 1) / N, attention=attention, sigma=sigma
-    )
+    equal = il.FedAmp(lr=0.2, steps=4, lam=0.7, share=(N - 1) / N, attention=attention, sigma=sigma)
     averaging = il.FedProxSoft(lr=0.2, steps=4, lam=0.7, final_steps=0, weighting="equal")
     mixed, averaged = (
         outcome(run(method, federation, model, sample=N)) for method in (equal, averaging)
@@ -67,6 +65,6 @@ def test_a_mixture_is_never_beyond_the_models_it_is_made_of():
     task = setting.task().under(seed=0)
     method = il.FedAmp(share=1, sigma=1e15)
     server = {"models": torch.eye(3, task.d), "heard": torch.tensor([[1.0], [1.0], [0.0]])}
-    u = method.address(task, server, torch.arange(3))["u"]
+    u = method.address(task, server, torch.arange(3))["w"]
     expected = torch.tensor([[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]])
     torch.testing.assert_close(u[:, :3], expected)

@@ -185,7 +185,10 @@ def test_statistics_travel_only_with_a_model_that_is_sent():
         method = make_method(name)
         wrapped = with_statistics(method, task, "averaged")
         sent = wrapped.message(task).get("statistics", 0)
-        alone = name.startswith(("local", "lp-proj", "rsa", "l2gd")) and name != "local-ffgg"
+        alone = (
+            name.startswith(("local", "lp-proj", "rsa", "l2gd", "fedamp", "heurfedamp"))
+            and name != "local-ffgg"
+        )
         assert sent == (0 if alone else task.statistics.m), name
         assert "statistics" not in with_statistics(method, task, "private").message(task)
         assert with_statistics(method, il.Task(nn.Linear(2, 2)), "averaged") is method

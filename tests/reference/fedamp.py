@@ -22,8 +22,8 @@ def fedamp(model, data, start, cohorts, batches, lr, steps, lam, share, sigma, a
                 spent[i] += 1
         heard |= {i: w[i] for i in cohort}
     return {
-        "server models": w,
-        "server heard": np.array([[float(i in heard)] for i in range(len(data))]),
+        "rows models": w,
+        "rows heard": np.array([[float(i in heard)] for i in range(len(data))]),
         "private w": w,
         "personal": w,
         "gradients": spent,

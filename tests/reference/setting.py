@@ -95,8 +95,10 @@ def outcome(result):
     session = result.session()
     server = session.server
     models = [parameters_to_vector(result.personal(i).parameters()) for i in server.roster.ids]
+    method_state = server.step.method_state(server.state)
     return {
-        **{f"server {name}": t.numpy() for name, t in server.method_state().items()},
+        **{f"server {name}": t.numpy() for name, t in method_state.items()},
+        **{f"rows {name}": t.numpy() for name, t in server.rows.all().items()},
         **{f"private {name}": t.numpy() for name, t in private_of(result).items()},
         "personal": torch.stack(models).detach().numpy(),
         "gradients": gradients_of(result).numpy(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -305,8 +305,10 @@ class Host:
         device = contract.task.device
         common = self._open(contract.down, message.common, version, device)
         mine = message.only(self.wire_ids)
-        if not contract.addresses or not len(mine.wire_ids):
+        if not contract.addresses:
             return ReceivedDown(common, mine.wire_ids[:0], {})
+        if not len(mine.wire_ids):  # then no row can be asked for
+            mine = replace(mine, own=np.zeros((0, contract.addressed.length), dtype=np.uint8))
         own = wire.open_own(contract.addressed, mine, contract.run, version, device)
         return ReceivedDown(common, mine.wire_ids, own)
 

@@ -84,7 +84,7 @@ class FedAmp(LocalSgd):
         others = (clients.unsqueeze(1) != heard).to(own.dtype)
         weights = self.weights(own, models, others)
         # u_i = ξ_ii w_i + Σ_j≠i ξ_ij w_j, ξ_ii = 1 - Σ_j≠i ξ_ij
-        return {"u": (1 - weights.sum(1, keepdim=True)) * own + weights @ models}
+        return {"w": (1 - weights.sum(1, keepdim=True)) * own + weights @ models}
 
     def weights(self, own: Tensor, models: Tensor, others: Tensor) -> Tensor:  # -> ξ[K, H]
         """What the models heard weigh for each client; `others`: [K, H], 0 for its own."""
@@ -105,7 +105,7 @@ class FedAmp(LocalSgd):
         return {"w": task.x0.repeat(len(clients), 1)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        u = down["u"]
+        u = down["w"]
 
         def pull(w: Tensor) -> Tensor:
             return self.lam * (w - u)
