@@ -1,4 +1,4 @@
-"""Methods whose server sends each client a message of its own: FedAMP."""
+"""Methods whose server sends each client a message of its own: FedAMP, pFedHN."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ import idiolect as il
 from methods.common import Case, N, assert_equals, every_batching, every_model
 from reference import setting
 from reference.fedamp import fedamp
+from reference.pfedhn import pfedhn
 from reference.setting import outcome, run
 
 
@@ -68,3 +69,32 @@ def test_a_mixture_is_never_beyond_the_models_it_is_made_of():
     u = method.address(task, server, torch.arange(3))["w"]
     expected = torch.tensor([[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]])
     torch.testing.assert_close(u[:, :3], expected)
+
+
+# -- pFedHN ----------------------------------------------------------------------------------------
+@every_model
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_pfedhn_is_algorithm_1_with_the_mean_over_those_heard(federation, model, layers):
+    fields = {"lr": 0.3, "steps": 4, "hyper_lr": 0.4}
+    method = il.PFedHn(**fields, embedding=3, hidden=5, layers=layers)
+    task = setting.task(model).under(seed=setting.SEED, dtype=torch.float64)
+    case = Case(federation, model)
+    start = method.server(task)["phi"].numpy()
+    v = method.server_rows(task, case.draws.keys)["v"].numpy()
+    sizes = [3, *[5] * (layers + 1), task.d]
+    cohorts, batches = case.cohorts, case.batches
+    expected = pfedhn(case.model, case.data, start, v, sizes, cohorts, batches, **fields)
+    assert_equals(run(method, federation, model), expected, federation, model)
+
+
+def test_before_the_first_round_the_hypernetwork_makes_the_common_start_for_everyone(federation):
+    models = outcome(run(il.PFedHn(), federation, rounds=0))["personal"]
+    np.testing.assert_array_equal(models, np.tile(setting.start(), (N, 1)))
+
+
+def test_a_server_optimiser_may_step_on_the_hypernetwork(federation):
+    plain = outcome(run(il.PFedHn(), federation))
+    stepped = outcome(run(il.PFedHn(), federation, server_options="momentum=0.0"))
+    pushed = outcome(run(il.PFedHn(), federation, server_options="momentum=0.9"))
+    np.testing.assert_allclose(stepped["server phi"], plain["server phi"], atol=1e-12)
+    assert np.abs(pushed["server phi"] - plain["server phi"]).max() > 1e-6

@@ -25,6 +25,7 @@ from .local import Local
 from .lpproj import LpProj
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
+from .pfedhn import PFedHn
 from .pfedme import PFedMe
 from .rsa import Rsa
 from .scaffnew import Scaffnew
@@ -70,6 +71,7 @@ METHODS: Table[Entry] = Table(
         "finetune": (Finetune, {}),
         "dichotomy": (Dichotomy, {}),
         "fedamp": (FedAmp, {}),
+        "pfedhn": (PFedHn, {}),
         "heurfedamp": (FedAmp, {"attention": "cosine"}),
     },
     _entry,
