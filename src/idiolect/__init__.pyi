@@ -15,6 +15,7 @@ from .host.scores import interval, paired_difference
 from .method import Combine, Method, Traits
 from .methods import (
     METHODS,
+    Cfl,
     Dichotomy,
     Ditto,
     FedAlt,
@@ -66,6 +67,7 @@ __all__ = [
     "METHODS",
     "Advice",
     "Attack",
+    "Cfl",
     "Combine",
     "Comparison",
     "Dichotomy",

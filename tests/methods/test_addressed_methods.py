@@ -1,4 +1,4 @@
-"""Methods whose server sends each client a message of its own: FedAMP, pFedHN."""
+"""Methods whose server sends each client a message of its own: FedAMP, pFedHN, CFL."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ import torch
 import idiolect as il
 from methods.common import Case, N, assert_equals, every_batching, every_model
 from reference import setting
+from reference.cfl import cfl
 from reference.fedamp import fedamp
 from reference.pfedhn import pfedhn
 from reference.setting import outcome, run
@@ -98,3 +99,59 @@ def test_a_server_optimiser_may_step_on_the_hypernetwork(federation):
     pushed = outcome(run(il.PFedHn(), federation, server_options="momentum=0.9"))
     np.testing.assert_allclose(stepped["server phi"], plain["server phi"], atol=1e-12)
     assert np.abs(pushed["server phi"] - plain["server phi"]).max() > 1e-6
+
+
+# -- CFL -------------------------------------------------------------------------------------------
+def check_cfl(federation, model="logistic", **fields):
+    """Groups of the run and of the reference are the same; how many there are."""
+    fields = {"eps1": 0.9, "eps2": 0.1, "gamma": 0.0, "clusters": 4, "weighting": "equal"} | fields
+    by_hand = {"most" if name == "clusters" else name: value for name, value in fields.items()}
+    case = Case(federation, model, sample=N)
+    expected = cfl(*case.first, lr=0.3, steps=4, **by_hand)
+    result = run(il.Cfl(lr=0.3, steps=4, **fields), federation, model)
+    assert_equals(result, expected, federation, model)
+    return len(np.unique(expected["rows group"]))
+
+
+@every_model
+@pytest.mark.parametrize("weighting", ["equal", "samples"])
+def test_cfl_is_algorithm_2_with_the_best_division_of_all(federation, model, weighting):
+    assert check_cfl(federation, model, weighting=weighting) > 1
+
+
+def test_cfl_divides_again_and_no_more_than_it_may(federation):
+    assert check_cfl(federation, clusters=4, eps1=1.1) == 4
+    assert check_cfl(federation, clusters=2, eps1=1.1) == 2
+
+
+def test_cfl_divides_only_what_stands_still_and_disagrees(federation):
+    assert check_cfl(federation, eps1=0.01) == 1
+    assert check_cfl(federation, eps1=1.1, eps2=50) == 1
+    assert check_cfl(federation, eps1=1.1, gamma=0.99) == 1
+
+
+@every_model
+def test_cfl_that_never_divides_is_fedavg(federation, model):
+    average = outcome(
+        run(il.FedAvg(lr=0.3, steps=4, weighting="equal"), federation, model, sample=N)
+    )
+    for fields in ({"eps1": 0}, {"clusters": 1, "eps1": 1.1}):
+        whole = outcome(run(il.Cfl(lr=0.3, steps=4, **fields), federation, model))
+        np.testing.assert_array_equal(whole["personal"], average["personal"])
+
+
+def test_cfl_finds_clients_that_label_the_other_way():
+    """Two groups with opposite labels: no single model serves both, and two do."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((8, 40, 5))
+    y = (X[..., 0] > 0).astype(int)
+    y[[1, 4, 6]] = 1 - y[[1, 4, 6]]
+    data = il.Federation.from_arrays(X.reshape(-1, 5), y.ravel(), np.repeat(np.arange(8), 40))
+    settings = {"rounds": 40, "eval_every": 0}
+    together = il.run(il.FedAvg(), lambda: torch.nn.Linear(5, 2), data, **settings)
+    grouped = il.run(il.Cfl(), lambda: torch.nn.Linear(5, 2), data, **settings)
+    groups = grouped.session().server.rows.all()["group"][:, 0]
+    assert groups.tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
+    assert (
+        together.summary()["accuracy"]["mean"] < 0.7 < 0.9 < grouped.summary()["accuracy"]["mean"]
+    )

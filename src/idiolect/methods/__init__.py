@@ -10,6 +10,7 @@ from ..core.knobs import Knobs, SettingError, build, knob, nearest
 from ..core.registry import Table
 from ..method import Method
 from ..task.task import Task
+from .cfl import Cfl
 from .dichotomy import Dichotomy
 from .ditto import Ditto
 from .fedalt import FedAlt, FedSim
@@ -72,6 +73,7 @@ METHODS: Table[Entry] = Table(
         "dichotomy": (Dichotomy, {}),
         "fedamp": (FedAmp, {}),
         "pfedhn": (PFedHn, {}),
+        "cfl": (Cfl, {}),
         "heurfedamp": (FedAmp, {"attention": "cosine"}),
     },
     _entry,
