@@ -1,16 +1,18 @@
-"""Methods whose server sends each client a message of its own: FedAMP, pFedHN, CFL."""
+"""Methods whose server sends each client a message of its own: FedAMP, pFedHN, CFL, FedFomo."""
 
 import numpy as np
 import pytest
 import torch
 
 import idiolect as il
+from idiolect.methods.fedfomo import affinities
 from methods.common import Case, N, assert_equals, every_batching, every_model
 from reference import setting
 from reference.cfl import cfl
 from reference.fedamp import fedamp
+from reference.fedfomo import fedfomo
 from reference.pfedhn import pfedhn
-from reference.setting import outcome, run
+from reference.setting import assert_same, outcome, run
 
 
 # -- FedAMP ----------------------------------------------------------------------------------------
@@ -155,3 +157,70 @@ def test_cfl_finds_clients_that_label_the_other_way():
     assert (
         together.summary()["accuracy"]["mean"] < 0.7 < 0.9 < grouped.summary()["accuracy"]["mean"]
     )
+
+
+# -- FedFomo ---------------------------------------------------------------------------------------
+def check_fedfomo(federation, model="logistic", rounds=5, remembered=N, **fields):
+    """The run is the reference; how many entries of P there are."""
+    fields = {"explore": 0.5, "decay": 0.1, "models": 2} | fields
+    method = il.FedFomo(lr=0.3, steps=4, remembered=remembered, **fields)
+    case = Case(federation, model)
+    task = setting.task(model).under(seed=setting.SEED, dtype=torch.float64)
+    everyone = torch.arange(N)
+    rows = method.server_rows(task, case.draws.keys)
+
+    def drawn(t, what):
+        server = rows | {"round": torch.tensor([t])}
+        return method.draws(task, server, everyone)[what].numpy()
+
+    valid = [
+        (X.double().numpy(), y.numpy()) for X, y in (federation.part(i, "valid") for i in range(N))
+    ]
+    expected = fedfomo(
+        *(case.model, case.data, valid, case.start),
+        cohorts=case.draws.cohorts(rounds, setting.SAMPLE),
+        batches=case.batches,
+        luck=lambda t, i: drawn(t, 0)[i],
+        coins=lambda t, i: drawn(t, 1)[i],
+        **{"lr": 0.3, "steps": 4, "M": fields.pop("models"), **fields},
+    )
+    P = expected.pop("rows P")
+    result = run(method, federation, model, rounds=rounds)
+    after = outcome(result)
+    np.testing.assert_allclose(affinities(result.session().server.rows.all(), everyone), P)
+    expected["accuracy"] = setting.pooled_accuracy(case.model, expected["personal"], federation)
+    assert_same({name: after[name] for name in expected}, expected, 1e-10)
+    return P
+
+
+@every_model
+@pytest.mark.parametrize("explore", [0, 0.5, 1])
+def test_fedfomo_is_equations_3_and_4_with_epsilon_greedy_sampling(federation, model, explore):
+    P = check_fedfomo(federation, model, explore=explore)
+    assert (P > 0).any() and (P < 0).any()
+
+
+def test_fedfomo_with_more_models_than_there_are_takes_all_of_them(federation):
+    check_fedfomo(federation, models=9)
+
+
+def test_fedfomo_remembers_the_strongest_affinities_where_it_cannot_remember_all(federation):
+    method = il.FedFomo(models=4, remembered=2)
+    server = run(method, federation, rounds=6).session().server
+    rows = server.rows.all()
+    assert rows["known"].shape == rows["affinity"].shape == (N, 2)
+    assert (affinities(rows, torch.arange(N)) != 0).sum(1).max() == 2
+
+
+def test_fedfomo_of_a_client_alone_is_local_bit_for_bit():
+    alone = setting.make_federation(sizes=(20,))
+    local = outcome(run(il.Local(lr=0.2, steps=4), alone, sample=1))
+    mixed = outcome(run(il.FedFomo(lr=0.2, steps=4), alone, sample=1))
+    np.testing.assert_array_equal(mixed["personal"], local["personal"])
+
+
+def test_fedfomo_needs_validation_data(federation):
+    X, y = federation.part(0, "train")
+    data = il.Federation.from_arrays(X, y.numpy(), np.arange(len(y)) % 2)
+    with pytest.raises(il.SettingError, match="decides by validation data, and no client has any"):
+        run(il.FedFomo(), data, sample=2)

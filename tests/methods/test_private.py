@@ -52,6 +52,7 @@ SHOWN = {
     "feddeper": {"v"},
     "fedamp": {"w"},
     "heurfedamp": {"w"},
+    "fedfomo": {"w"},
     "feddeper*": {"v"},
     "fedalt": {"w"},
     "fedsim": {"w"},

@@ -1,10 +1,12 @@
 """pFedHN: Shamsian et al. 2021, Algorithm 1 with several clients per round, derivatives by hand."""
 
+from itertools import pairwise
+
 import numpy as np
 
 
 class Hypernetwork:
-    """h(v): linear, then `layers` times ReLU and linear, then linear to R^d; φ is [W, b, W, b, ...].
+    """h(v): linear, then any number of times ReLU and linear, then linear; φ is [W, b, W, b, ...].
 
     The numbers of a weight matrix come row by row, a row for each output.
     """
@@ -12,7 +14,7 @@ class Hypernetwork:
     def __init__(self, phi, sizes):
         self.layers = []
         at = 0
-        for n, m in zip(sizes[:-1], sizes[1:], strict=True):
+        for n, m in pairwise(sizes):
             W = phi[at : at + m * n].reshape(m, n)
             b = phi[at + m * n : at + m * n + m]
             self.layers.append((W, b))

@@ -571,15 +571,15 @@ class Host:
             batching=self.settings.batching,
             dtype=task.dtype,
             purpose=purpose,
-            validate=lambda x: self._errors(x, rows),
+            validate=lambda x, loss: self._errors(x, rows, loss),
             turns=turns,
         )
         if self.settings.optimizer is not None:
             here.optimise = Optimise(self.settings.optimizer)
         return here
 
-    def _errors(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Error of each model on its client's validation data."""
+    def _errors(self, x: Tensor, rows: Tensor, loss: bool) -> Tensor:
+        """Error of each model on its client's validation data, or its loss."""
         if not self.settings.validation:
             raise SettingError(
                 "data: this method decides by validation data, and no client has any; "
@@ -589,7 +589,7 @@ class Host:
         sums = self._evaluator("valid").blank()
         self._evaluator("valid").personal(x, rows, sums)
         n = torch.where(sizes > 0, sizes, torch.nan)
-        error = 1 - sums.hits / n if self.data.classes else sums.loss / n
+        error = sums.loss / n if loss or not self.data.classes else 1 - sums.hits / n
         return error[rows].nan_to_num(0.0)
 
     def _evaluator(self, split: str) -> Evaluator:

@@ -17,6 +17,7 @@ from .fedalt import FedAlt, FedSim
 from .fedamp import FedAmp
 from .fedavg import FedAvg
 from .feddeper import FedDeper
+from .fedfomo import FedFomo
 from .fedprox import FedProx, FedProxSoft
 from .ffgg import Ffgg, LocalFfgg
 from .finetune import Finetune
@@ -74,6 +75,7 @@ METHODS: Table[Entry] = Table(
         "fedamp": (FedAmp, {}),
         "pfedhn": (PFedHn, {}),
         "cfl": (Cfl, {}),
+        "fedfomo": (FedFomo, {}),
         "heurfedamp": (FedAmp, {"attention": "cosine"}),
     },
     _entry,

@@ -28,7 +28,7 @@ from .options import LocalSgd, epochs_knob, steps_knob
 
 @dataclass(frozen=True)
 class PFedHn(LocalSgd):
-    """A hypernetwork at the server makes each client's model. For many clients that keep nothing."""
+    """A hypernetwork at the server makes all models. For many clients that keep nothing."""
 
     traits = Traits(
         changes=("change",),
