@@ -397,6 +397,7 @@ def test_what_is_declared_to_be_told_is_told(tmp_path, method):
 def test_every_method_says_whether_its_messages_tell_private_models():
     declared = {name for name in METHODS if make_method(name).traits.discloses}
     assert declared == {"fedala", "l2gd", "lp-proj-2", "pfedme", "rsa"}
+    assert declared == {"fedamp", "fedfomo", "heurfedamp", "l2gd", "lp-proj-2", "pfedme", "rsa"}
 
 
 # -- what is stored --------------------------------------------------------------------------------
@@ -484,9 +485,9 @@ def test_models_beyond_memory_are_refused_before_they_are_built(tmp_path):
     for options in ({"adapter_rank": 10**8}, {"adapter_rank": 10**12}):
         plan = plan_of("fedavg")
         plan.model_options.update(options)
-        begin = time.monotonic()
+        begin = time.process_time()
         reason = at.refusal(agreement(plan, array_form(at.owned.loaded)))
-        assert reason.startswith("memory: ") and time.monotonic() - begin < 2
+        assert reason.startswith("memory: ") and time.process_time() - begin < 2
 
 
 @pytest.mark.parametrize(
@@ -502,9 +503,9 @@ def test_messages_beyond_memory_are_refused_before_they_are_made(
     tmp_path, method, fields, settings
 ):
     at = synthetic(tmp_path / "s")
-    begin = time.monotonic()
+    begin = time.process_time()
     reason = at.refusal(agreement(plan_of(method, fields, **settings), array_form(at.owned.loaded)))
-    assert reason.startswith("memory: ") and time.monotonic() - begin < 2
+    assert reason.startswith("memory: ") and time.process_time() - begin < 2
 
 
 def test_checks_of_a_large_frame_are_linear(tmp_path):

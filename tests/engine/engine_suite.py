@@ -38,7 +38,7 @@ from helpers import by_turns
 from idiolect.attacks.malicious import WatchedHost
 from idiolect.data.federation import Federation
 from idiolect.host.host import Host
-from idiolect.methods import METHODS
+from idiolect.methods import METHODS, make_method
 from idiolect.server.step import ServerStep
 from idiolect.testing import federation
 from idiolect.wire import messages as wire
@@ -317,6 +317,8 @@ class EngineSuite:
     def test_several_hosts_are_one(self, build, method, channel, hostile):
         """Server, private rows, both sides of the channel, ledger and scores, bit for bit."""
         settings = {"channel": channel, **HOSTILE[hostile]}
+        if make_method(method).traits.uncombined:  # by the mean alone
+            settings["rule"] = "mean"
         self._same_on_any_number_of_hosts(build, method, settings)
 
     @pytest.mark.parametrize("channel", CHANNELS[2:])

@@ -154,6 +154,7 @@ def of_server(server: Server) -> dict[str, Tensor]:
         "channel": server.channel_state,
         "rule": server.rule_state,
         "memory": memory,
+        "rows": server.rows.all(),
     }
     return {f"{part}.{n}": t.clone() for part, state in parts.items() for n, t in state.items()}
 

@@ -49,7 +49,7 @@ def only(outcome, clients):
     rows = {
         part: value[clients]
         for part, value in outcome.items()
-        if part in ("personal", "gradients") or part.startswith("private")
+        if part in ("personal", "gradients") or part.startswith(("private", "rows"))
     }
     return outcome | rows
 

@@ -98,6 +98,7 @@ def outcome(result):
     method_state = server.step.method_state(server.state)
     return {
         **{f"server {name}": t.numpy() for name, t in method_state.items()},
+        **{f"rows {name}": t.numpy() for name, t in server.rows.all().items()},
         **{f"private {name}": t.numpy() for name, t in private_of(result).items()},
         "personal": torch.stack(models).detach().numpy(),
         "gradients": gradients_of(result).numpy(),

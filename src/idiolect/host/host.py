@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -307,8 +307,10 @@ class Host:
         device = contract.task.device
         common = self._open(contract.down, message.common, version, device)
         mine = message.only(self.wire_ids)
-        if not contract.addresses or not len(mine.wire_ids):
+        if not contract.addresses:
             return ReceivedDown(common, mine.wire_ids[:0], {})
+        if not len(mine.wire_ids):  # then no row can be asked for
+            mine = replace(mine, own=np.zeros((0, contract.addressed.length), dtype=np.uint8))
         own = wire.open_own(contract.addressed, mine, contract.run, version, device)
         return ReceivedDown(common, mine.wire_ids, own)
 
@@ -571,7 +573,7 @@ class Host:
             batching=self.settings.batching,
             dtype=task.dtype,
             purpose=purpose,
-            validate=lambda x: self._errors(x, rows),
+            validate=lambda x, loss: self._errors(x, rows, loss),
             turns=turns,
             augment=self.settings.augment,
         )
@@ -579,8 +581,8 @@ class Host:
             here.optimise = Optimise(self.settings.optimizer)
         return here
 
-    def _errors(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Error of each model on its client's validation data."""
+    def _errors(self, x: Tensor, rows: Tensor, loss: bool) -> Tensor:
+        """Error of each model on its client's validation data, or its loss."""
         if not self.settings.validation:
             raise SettingError(
                 "data: this method decides by validation data, and no client has any; "
@@ -590,7 +592,7 @@ class Host:
         sums = self._evaluator("valid").blank()
         self._evaluator("valid").personal(x, rows, sums)
         n = torch.where(sizes > 0, sizes, torch.nan)
-        error = 1 - sums.hits / n if self.data.classes else sums.loss / n
+        error = sums.loss / n if loss or not self.data.classes else 1 - sums.hits / n
         return error[rows].nan_to_num(0.0)
 
     def _evaluator(self, split: str) -> Evaluator:

@@ -12,15 +12,18 @@ from ..method import Method
 from ..task.task import Task
 from .apfl import Apfl
 from .byzvrmarina import ByzVrMarina
+from .cfl import Cfl
 from .dichotomy import Dichotomy
 from .ditto import Ditto
 from .duallora import DualLora
 from .fedala import FedAla
 from .fedalt import FedAlt, FedSim
+from .fedamp import FedAmp
 from .fedavg import FedAvg
 from .fedbabu import FedBabu
 from .feddeper import FedDeper
 from .feddyn import FedDyn
+from .fedfomo import FedFomo
 from .fednova import FedNova
 from .fedper import FedPer
 from .fedprox import FedProx, FedProxSoft
@@ -40,6 +43,7 @@ from .names import method_alone as method_alone
 from .names import named_method as named_method
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
+from .pfedhn import PFedHn
 from .pfedme import PFedMe
 from .rsa import Rsa
 from .scaffnew import Scaffnew
@@ -100,6 +104,11 @@ METHODS: Table[Entry] = Table(
         "slowmo": (SlowMo, {}),
         "fedsplit": (FedSplit, {}),
         "byz-vr-marina": (ByzVrMarina, {}),
+        "fedamp": (FedAmp, {}),
+        "pfedhn": (PFedHn, {}),
+        "cfl": (Cfl, {}),
+        "fedfomo": (FedFomo, {}),
+        "heurfedamp": (FedAmp, {"attention": "cosine"}),
     },
     _entry,
     ABSENT,

@@ -1,9 +1,10 @@
 """FedAMP: every client is pulled towards those whose models are like its own.
 
-Huang et al. 2021 (AAAI), Algorithm 1. Choose it when clients fall into groups that nobody knows.
-The server keeps each client's last model and sends each a mixture of all, in which like models
-weigh more. Costs per round: d numbers each way for each sampled client, its own message down;
-`steps` gradients. Keeps N d numbers at the server, and each client its own model.
+Huang et al. 2021 (AAAI), Algorithm 1, and its HeurFedAMP (`attention="cosine"`). Choose it when
+clients fall into groups that nobody knows. The server keeps each client's last model and sends each
+a mixture of all, in which like models weigh more. Costs per round: d numbers each way for each
+sampled client, its own message down; `steps` gradients. Keeps N d numbers at the server, and each
+client its own model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from ..core.knobs import knob
 from ..core.types import State
@@ -32,7 +34,11 @@ class FedAmp(LocalSgd):
         uncombined="the server keeps each client's model, and mixes them for each client",
         discloses="it is sent itself",
         shares_statistics=False,
-        reductions={"lam": "nothing pulls: this is Local, of the clients heard"},
+        reductions={
+            "lam": "nothing pulls: this is Local, of the clients heard",
+            "share": "each model is pulled to itself: nothing is shared",
+            "steps": "no model is trained",
+        },
     )
 
     lr: float = knob(0.1, "step size", above=0)
@@ -40,10 +46,22 @@ class FedAmp(LocalSgd):
     epochs: int = epochs_knob()
     lam: float = knob(0.1, "λ / α of the paper, pull of each model to its mixture", low=0)
     share: float = knob(
-        0.5, "α A'(0) (N - 1): what all others weigh while models are equal", low=0, high=1
+        0.5,
+        "what all others weigh together: α A'(0) (N - 1) while models are equal, or with "
+        "attention='cosine' 1 - ξ_ii",
+        low=0,
+        high=1,
+    )
+    attention: str = knob(
+        "distance",
+        "how alike two models are: by their distance (FedAMP), or by their cosine (HeurFedAMP)",
+        choices=("distance", "cosine"),
     )
     sigma: float = knob(
-        1.0, "σ: at a squared distance of σ a model weighs 1/e of an equal one", above=0
+        1.0,
+        "σ: at a squared distance of σ a model weighs 1/e of an equal one; with "
+        "attention='cosine' weights are in proportion to exp(σ cos)",
+        above=0,
     )
 
     def server(self, task: Task) -> State:
@@ -63,12 +81,22 @@ class FedAmp(LocalSgd):
         models = server["models"]
         if len(heard) < len(models):
             models = models[heard]
-        # ξ_ij = α A'(||w_i - w_j||²), A'(x) = exp(-x / σ) / σ
-        closeness = (-_squared_distances(own, models) / self.sigma).exp()
-        closeness[clients.unsqueeze(1) == heard] = 0  # of a client to itself
-        weights = self.share / max(len(heard) - 1, 1) * closeness
-        # u_i = (1 - Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j
-        return {"u": (1 - weights.sum(1, keepdim=True)) * own + weights @ models}
+        others = (clients.unsqueeze(1) != heard).to(own.dtype)
+        weights = self.weights(own, models, others)
+        # u_i = ξ_ii w_i + Σ_j≠i ξ_ij w_j, ξ_ii = 1 - Σ_j≠i ξ_ij
+        return {"w": (1 - weights.sum(1, keepdim=True)) * own + weights @ models}
+
+    def weights(self, own: Tensor, models: Tensor, others: Tensor) -> Tensor:  # -> ξ[K, H]
+        """What the models heard weigh for each client; `others`: [K, H], 0 for its own."""
+        if self.attention == "distance":
+            # ξ_ij = α A'(||w_i - w_j||²), A'(x) = exp(-x / σ) / σ
+            closeness = (-_squared_distances(own, models) / self.sigma).exp() * others
+            whole = others.sum(1, keepdim=True).clamp(min=1)
+        else:
+            # ξ_ij = (1 - ξ_ii) exp(σ cos(w_i, w_j)) / Σ_h≠i exp(σ cos(w_i, w_h))
+            closeness = (self.sigma * (_cosines(own, models) - 1)).exp() * others
+            whole = closeness.sum(1, keepdim=True).clamp(min=torch.finfo(own.dtype).tiny)
+        return self.share / whole * closeness
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         return {"models": up["w"], "heard": torch.ones_like(up["w"][:, :1])}
@@ -77,7 +105,7 @@ class FedAmp(LocalSgd):
         return {"w": task.x0.repeat(len(clients), 1)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        u = down["u"]
+        u = down["w"]
 
         def pull(w: Tensor) -> Tensor:
             return self.lam * (w - u)
@@ -90,9 +118,13 @@ class FedAmp(LocalSgd):
         return private["w"]
 
 
-def _squared_distances(own: Tensor, models: Tensor) -> Tensor:  # [K, d], [N, d] -> [K, N]
+def _squared_distances(own: Tensor, models: Tensor) -> Tensor:  # [K, d], [H, d] -> [K, H]
     """||w_i - w_j||², by one matrix product around the mean of all."""
     centre = models.mean(0) if len(models) else 0
     own, models = own - centre, models - centre
     squares = torch.linalg.vecdot(own, own).unsqueeze(1) + torch.linalg.vecdot(models, models)
     return (squares - 2 * own @ models.T).clamp(min=0)
+
+
+def _cosines(own: Tensor, models: Tensor) -> Tensor:  # [K, d], [H, d] -> [K, H]
+    return normalize(own, dim=1) @ normalize(models, dim=1).T

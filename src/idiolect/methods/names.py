@@ -72,14 +72,11 @@ NAMES: dict[str, NamedMethod] = {
 
 # methods of the field that are not implemented: the nearest that is, and how it differs
 ABSENT = {
-    "apple": "apfl, which mixes a client's model with the shared one instead of with all others",
-    "cfl": "ifca, whose clients choose their group themselves",
-    "fedamp": "ditto, which pulls every client to one shared model instead of to similar clients",
+    "apple": "fedfomo, whose weights follow from losses instead of being learned",
     "fedcp": "fedrep, which splits the model by layers instead of by a gate",
     "fedem": "ifca, whose clients use one of several models instead of a mixture of them",
-    "fedfomo": "fedala, which learns weights on the shared model instead of on other clients'",
     "fedgen": "fedprox",
-    "fedgroup": "ifca, whose clients choose their group themselves",
+    "fedgroup": "cfl, whose server divides the clients step by step",
     "fedkd": "fedper",
     "fedmd": "local",
     "fedopt": "fedadam, fedyogi or fedadagrad, which are its members",
@@ -97,8 +94,7 @@ ABSENT = {
     "moon": "fedprox, which ties parameters instead of features",
     "pefll": "per-fedavg",
     "pfedbayes": "pfedme, which ties points instead of distributions",
-    "pfedgraph": "ditto",
-    "pfedhn": "per-fedavg, one start for all instead of a network that makes each client's",
+    "pfedgraph": "fedamp, whose weights follow from distances alone",
     "pfedla": "fedala",
     "power-of-choice": "the setting sample, which selects clients uniformly",
 }

@@ -16,7 +16,7 @@ from ..core.knobs import Factors, SettingError
 from ..core.types import State, prefixed, under
 from ..wire.admission import FATES, AdmittedMessages, Inbox
 from ..wire.ledger import RoundEntry
-from ..wire.messages import magnitudes, pack_down
+from ..wire.messages import HEADER, DownMessage, magnitudes, pack_down, unpack
 from .protocol import Contract, RoundRequest
 from .rules import Rule, TooFew
 from .rules.rule import combine_message
@@ -252,19 +252,18 @@ class Aggregation:
         down = method.broadcast(contract.task, self._method_state())
         return method.reference(contract.task, down)
 
-    def references(self, factors: Factors) -> References:
-        """The same by client, with what each of them was sent by itself."""
+    def references(self, factors: Factors, down: DownMessage) -> References:
+        """The same by client, with what each of them was sent by itself, to the last bit."""
         contract = self.contract
         method = contract.method.scaled(factors)
-        state = self._method_state()
-        common = method.broadcast(contract.task, state)
+        common = method.broadcast(contract.task, self._method_state())
         if not contract.addresses:
             known = method.reference(contract.task, common)
             return lambda wire_ids: known
 
         def known_to(wire_ids: Tensor) -> State:
-            down = common | method.address(contract.task, state, wire_ids)
-            return contract.reference(method, down)
+            rows = unpack(contract.addressed, down.only(wire_ids).own[:, HEADER.itemsize :])
+            return contract.reference(method, common | self._on_device(rows))
 
         return known_to
 

@@ -116,7 +116,8 @@ class Server:
         train = self.roster.eligible_ids() if everyone else heard_ids
         order = RoundRequest(version, self.message(version, train), train, heard_ids, factors or {})
         self.ledger.sent_down(train, len(order.down), contract.down_values(version))
-        inbox = self.inbox(version, heard_ids, self.aggregation().references(order.factors))
+        references = self.aggregation().references(order.factors, order.down)
+        inbox = self.inbox(version, heard_ids, references)
         clients = int(self.roster.eligible.sum())
         current_round = Round(order, inbox, clients, self.roster.mean_samples())
         if self.plan.streams and contract.link.aggregate_stage is None:

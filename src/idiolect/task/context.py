@@ -62,7 +62,8 @@ class Here:
         batching: str,
         dtype: torch.dtype = torch.float32,
         purpose: str = "batch",
-        validate: Callable[[Tensor], Tensor] | None = None,
+        # (x[K, d], whether the loss is asked for) -> float64[K]
+        validate: Callable[[Tensor, bool], Tensor] | None = None,
         turns: np.ndarray | None = None,  # int64[K]: keys of their draws in place of the round
         augment: Augmentation | None = None,  # of the samples of every mini-batch
     ):
@@ -152,11 +153,14 @@ class Here:
         """Random numbers of this round that all clients and the server share: nothing is sent."""
         return streams.uniform(streams.keys(self._seed, purpose, self.round), count)[0]
 
-    def validate(self, x: Tensor, model: str = "w") -> Tensor:  # x[K, d] -> float64[K]
+    def validate(
+        self, x: Tensor, model: str = "w", loss: bool = False
+    ) -> Tensor:  # x[K, d] -> float64[K]
         """The error of each row's model on that client's own validation data; 0 where it has none.
 
-        For a regression the loss. `model` says which of the models that a client trains it is.
+        For a regression, and with `loss`, the loss. `model` says which of the models that a client
+        trains it is.
         """
         if self._validate is None:
             raise SettingError("data: this host offers no validation data")
-        return self._validate(self.complete(x, model))
+        return self._validate(self.complete(x, model), loss)

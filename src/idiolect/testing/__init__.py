@@ -93,6 +93,11 @@ def state_of(result: Result, seed: int | None = None) -> State:
     return result.session(seed).server.state
 
 
+def server_rows_of(result: Result, seed: int | None = None) -> State:
+    """What the server keeps for each client, by wire id."""
+    return result.session(seed).server.rows.all()
+
+
 def private_of(result: Result, seed: int | None = None) -> State:
     """The private rows of all clients of all hosts, by wire id."""
     hosts = result.session(seed).hosts
@@ -388,6 +393,9 @@ def no_data(method: Method, settings: Settings) -> None:
     others = torch.tensor([id != WITHOUT_DATA for id in ids])
     for name, t in state_of(without).items():
         assert torch.equal(t, state_of(among)[name]), f"server {name!r} differs"
+    server_rows = server_rows_of(among)
+    for name, t in server_rows_of(without).items():
+        assert torch.equal(t, server_rows[name][others]), f"server {name!r} differs"
     rows = private_of(among)
     for name, t in private_of(without).items():
         assert torch.equal(t, rows[name][others]), f"private {name!r} differs"
@@ -495,7 +503,7 @@ class _Bench:
             batch=self.settings["batch"],
             batching=self.settings.get("batching", "replace"),
             dtype=self.task.dtype,
-            validate=lambda x: torch.zeros(len(x), dtype=torch.float64),
+            validate=lambda x, loss: torch.zeros(len(x), dtype=torch.float64),
         )
 
     def rule(self) -> PlainMean:
@@ -530,6 +538,7 @@ def _run(method: Method, settings: Settings, data: Federation | None = None) -> 
 def _same(a: Result, b: Result, tolerance: float) -> None:
     states = (
         ("server", state_of(a), state_of(b)),
+        ("server", server_rows_of(a), server_rows_of(b)),
         ("private", private_of(a), private_of(b)),
     )
     for what, ours, theirs in states:
