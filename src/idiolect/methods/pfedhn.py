@@ -9,7 +9,9 @@ numbers for each client at the server.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,7 +58,7 @@ class PFedHn(LocalSgd):
         key = streams.keys(task.seed, "hypernetwork")[0]
         with keyed_torch(int(key >> np.uint64(1))):
             network = self.network(task.d)
-        head = network[-1]
+        head: Any = network[-1]
         # at first it makes x0 for everyone, be it random or trained before
         nn.init.zeros_(head.weight)
         with torch.no_grad():
@@ -98,7 +100,8 @@ class PFedHn(LocalSgd):
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         phi = server["phi"]
         v = server["v"][rule.wire_ids.to(task.device)]
-        _, pull_back = vjp(lambda phi, v: self.make(task, phi, v), phi, v)
+        pull_back: Callable[..., tuple[Tensor, Tensor]]
+        _, pull_back = vjp(lambda phi, v: self.make(task, phi, v), phi, v)  # type: ignore[misc]
         by_phi, by_v = pull_back(up["change"])
         # φ <- φ + α ∇_φ h(v_i)ᵀ Δθ_i, their mean over i; v_i <- v_i + α ∇_v h(v_i)ᵀ Δθ_i
         return {
