@@ -210,7 +210,8 @@ def test_one_screen_says_everything_that_an_owner_must_know(federation, capsys):
         "Not used ward (whose row it is), patient_id (an identifier: ",
         "notes (constant)",
         "counts, sums and squares of these columns, names of their categories",
-        "10 numbers per client (w 10); the model has 10 parameters",
+        "10 numbers per client (w 10), and more for categories that only other sites have; the "
+        "model has 10 parameters",
         "accuracy, loss, of clients with at least 10 samples",
         "You allow 55 rounds, 130 evaluations, 20 questions about the data, ever",
         "Privacy no budget",
