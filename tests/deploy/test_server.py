@@ -359,7 +359,8 @@ def test_rubbish_costs_a_site_its_own_messages_only(rubbish, tmp_path):
     wires = Wires(three(DATA))
     wires.tamper = from_south("update", change)
     result = serve(wires, deployment(), tmp_path / "run", tell=quiet)
-    assert [e["reasons"] for e in entries(tmp_path)] == [reasons] * 3
+    rounds = 2 if rubbish == "a refusal" else 3  # who refuses twice is not asked for a while
+    assert [e["reasons"] for e in entries(tmp_path)][:rounds] == [reasons] * rounds
     assert [e["admitted"] for e in entries(tmp_path)] == [4] * 3
     honest = serve(
         Wires({n: s for n, s in three(DATA).items() if n != 102}),
@@ -481,3 +482,33 @@ def test_a_deployed_run_is_resumed_with_its_sites_only(tmp_path, capsys):
     serve(Wires(three(DATA)), deployment(), tmp_path / "run", tell=quiet)
     assert main(["resume", str(tmp_path / "run")]) == 2
     assert "idiolect deploy run FOLDER --resume" in capsys.readouterr().err
+
+
+# -- sites that refuse to train --------------------------------------------------------------------
+def refusing(*nodes):
+    """Orders to these nodes are refused."""
+
+    def tamper(node, asked, said):
+        if node in nodes and Call.open(asked).kind == "update":
+            return Call("refused", {"reason": "max_rounds: they are done"}).pack()
+        return said
+
+    return tamper
+
+
+def test_a_site_that_refuses_to_train_agrees_anew_and_is_asked_later_each_time(tmp_path):
+    wires = Wires(three(DATA))
+    wires.tamper = refusing(102)
+    serve(wires, deployment(rounds=5), tmp_path / "run", tell=quiet)
+    calls = wires.sites[102].calls
+    assert (calls.count("update"), calls.count("agree")) == (2, 2)
+    assert [entry["admitted"] for entry in entries(tmp_path)] == [4] * 5
+    assert [entry["selected"] for entry in entries(tmp_path)] == [6, 6, 4, 4, 4]
+
+
+def test_rounds_are_not_used_up_while_no_site_trains(tmp_path):
+    wires = Wires(three(DATA))
+    wires.tamper = refusing(100, 101, 102)
+    with pytest.raises(TooFewSites, match="0 of the 1 that a round needs"):
+        serve(wires, deployment(terms={"wait": 1.0}, rounds=9), tmp_path / "run", tell=quiet)
+    assert len(entries(tmp_path)) == 2

@@ -59,8 +59,26 @@ def label(text: object, most: int = 0) -> str:
     return shown(text, most).replace("$", r"\$")
 
 
+_notes: ContextVar[set[str] | None] = ContextVar("notes that are not repeated", default=None)
+
+
+@contextmanager
+def notes_once() -> Iterator[None]:
+    """Within it, each note is said the first time only: data that are read again have the same."""
+    token = _notes.set(set())
+    try:
+        yield
+    finally:
+        _notes.reset(token)
+
+
 def note(text: str) -> None:
     """A line for the user; nothing on stdout, which belongs to results."""
+    earlier = _notes.get()
+    if earlier is not None:
+        if text in earlier:
+            return
+        earlier.add(text)
     with suppress(OSError, ValueError):  # a terminal that is gone must not cost a run
         print(f"note: {shown(text)}", file=sys.stderr)
 

@@ -124,6 +124,7 @@ class SiteRecord:
     reason: str = ""  # why it takes no part, or its last message did not count
     faults: int = 0  # replies in a row that no honest site sends
     refusals: int = 0  # refusals in a row
+    refused_orders: int = 0  # orders to train that it refused, in a row
     put_out: bool = False  # for the rest of the run
     put_out_at: float = 0.0  # when, in seconds since 1970
 
@@ -253,6 +254,19 @@ class SiteRegistry:
         pause = min(RETRY * 2**record.refusals, LONGEST_RETRY)
         record.refusals = min(record.refusals + 1, 30)
         self._leave_out(node, pause, f"{record.name} is left out: {record.reason}")
+
+    def order_refused(self, node: int) -> None:
+        """A site has refused to train: it is asked to agree anew, later each time.
+
+        At once after the first: a site that was restarted refuses what it has not agreed to yet.
+        """
+        name = self._name_of(node)
+        record = self.record(node, name)
+        self._known.discard(name)
+        if record.refused_orders:
+            pause = min(RETRY * 2 ** (record.refused_orders - 1), LONGEST_RETRY)
+            self._left_out[node] = time.monotonic() + pause
+        record.refused_orders = min(record.refused_orders + 1, 30)
 
     # -- who breaks the rules --------------------------------------------------------------------
     def record(self, node: int, name: str = "") -> SiteRecord:

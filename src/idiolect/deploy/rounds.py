@@ -17,7 +17,7 @@ from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import PATIENCE, HostCalls, NoReply
 from ..engine.rounds import Rounds
-from ..host.calls import MOST_FACTS, Call
+from ..host.calls import MOST_FACTS, REFUSED, Call
 from ..host.host import HostSettings
 from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
@@ -114,10 +114,12 @@ class SiteRounds(Rounds):
                 record.rejected += rejected
                 record.missing += heard - counted - rejected
                 if counted:
-                    record.faults, record.reason = 0, ""
+                    record.faults, record.refused_orders, record.reason = 0, 0, ""
             else:
                 record.missing += heard - counted
                 record.reason = f"{no_reply.reason}: {no_reply.text}".rstrip(": ")
+                if no_reply.reason == REFUSED and heard and not counted:
+                    self.registry.order_refused(self.sites[n].node)
             malformed = no_reply is not None and no_reply.reason == "malformed"
             if malformed or (no_reply is None and heard and not counted and most_counted):
                 self._blame(n, no_reply)

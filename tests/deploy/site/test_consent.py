@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cryptography")
@@ -209,7 +210,8 @@ def test_one_screen_says_everything_that_an_owner_must_know(federation, capsys):
         "Not used ward (whose row it is), patient_id (an identifier: ",
         "notes (constant)",
         "counts, sums and squares of these columns, names of their categories",
-        "10 numbers per client (w 10); the model has 10 parameters",
+        "10 numbers per client (w 10), and more for categories that only other sites have; the "
+        "model has 10 parameters",
         "accuracy, loss, of clients with at least 10 samples",
         "You allow 55 rounds, 130 evaluations, 20 questions about the data, ever",
         "Privacy no budget",
@@ -299,3 +301,48 @@ def test_a_changed_plan_is_shown_again_with_what_is_left_of_the_rounds(federatio
     assert "ditto: 70 rounds" in words and "CAREFUL: 55 rounds of these are left" in words
     assert description.rules["max_rounds"] == 55
     assert isinstance(read_consent(state), Consent)  # the earlier one stands
+
+
+def test_a_site_that_runs_under_earlier_rules_is_to_be_started_again(federation, capsys):
+    state = federation.parent / "s"
+    text, _ = agree(federation, capsys, code=1)
+    _, first = agree(federation, capsys, "--terms", text.split()[-1])
+    assert f"next: send {state / 'node.pub'}" in first and "start it again" not in first
+    folder = StateFolder(state)
+    folder.open()  # host start is at work
+    _, same = agree(federation, capsys, "--terms", text.split()[-1])
+    assert "next: send" not in same and "start it again" not in same
+    text, _ = agree(federation, capsys, "--max-rounds", "60", code=1)
+    _, other = agree(federation, capsys, "--terms", text.split()[-1], "--max-rounds", "60")
+    folder.close()
+    assert "with the data or rules of before: stop it, and start it again" in other
+
+
+def test_what_is_noted_of_the_data_is_said_once(federation, capsys):
+    gaps = table(200)
+    gaps.loc[::9, "bp"] = np.nan
+    gaps.to_csv(federation.parent / "visits.csv", index=False)
+    _, error = agree(federation, capsys, code=1)
+    notes = [line for line in error.splitlines() if line.startswith("note: ")]
+    assert notes and len(notes) == len(set(notes))
+
+
+def test_one_client_is_no_remark_at_a_site(federation, capsys):
+    """Those it learns with are at other sites."""
+    own = ["--data", federation.parent / "visits.csv", "--client", "", "--site", "north"]
+    words = ["agree", federation, *own, "--state", federation.parent / "s"]
+    with pytest.raises(SystemExit):
+        main(["host", *map(str, words)])
+    assert "nobody to learn with" not in capsys.readouterr().err
+
+
+def test_numbers_per_message_may_be_more_where_other_sites_have_other_categories(
+    federation, capsys
+):
+    text, _ = agree(federation, capsys, code=1)
+    more = "10 numbers per client (w 10), and more for categories that only other sites have"
+    assert more in " ".join(text.split())
+    plain = federation.read_text().replace('"bp", "sex"]', '"bp"]').replace(', "text"]', "]")
+    federation.write_text(plain)
+    text, _ = agree(federation, capsys, code=1)
+    assert "only other sites have" not in text

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
+from deploy.consents import consent_to
 from deploy.site.common import OPTIONS, form, server_for, synthetic, table, with_table
 from deploy.sites import agreement, array_form, plan_of
 from host.replay import digest
@@ -49,6 +50,20 @@ def test_rounds_are_capped_over_restarts_and_a_refused_one_changes_nothing(tmp_p
     assert digest(at.site.service.host) == before
     at.restarted(max_rounds=3)
     assert at.ask(order(session)).kind == "sent"
+
+
+def test_a_site_without_rounds_left_agrees_to_no_more_of_them(tmp_path):
+    at = synthetic(tmp_path / "s", max_rounds=1)
+    session, engine = server_for(at)
+    engine.advance()
+    call = agreement(plan_of("ditto"), array_form(at.owned.loaded))
+    assert at.ask(call).kind == "census"  # what came back last may have been lost
+    reason = at.refusal(order(session))
+    at.ask(Call("hello"))  # as a server does before it asks again
+    assert at.refusal(call) == reason
+    at.restarted(max_rounds=2)
+    consent_to(at.path, plan_of("ditto"), array_form(at.owned.loaded))
+    assert at.ask(call).kind == "census"
 
 
 def test_numbers_are_capped_over_restarts_and_a_refused_round_leaves_the_rows(tmp_path):

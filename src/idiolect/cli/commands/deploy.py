@@ -361,7 +361,7 @@ def _status(argv: list[str]) -> None:
 def _add_site(argv: list[str]) -> None:
     """Register the public key of a site, which may then connect under this name."""
     name = _change_key("add-site", _add_site.__doc__, argv, replace=False)
-    say(f"{name} may connect; start it with: idiolect host start --site {shlex.quote(name)} ...")
+    say(f"{name} may connect, under this name alone (at the site: --site {shlex.quote(name)})")
 
 
 def _rotate_key(argv: list[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.files import given_folder, given_path, private_folder
 from ...core.knobs import Knobs, SettingError, build, knob
-from ...core.text import shown
+from ...core.text import notes_once, shown
 from ...data import DATASETS
 from ...data.read.tables import ROLES, SUFFIXES, TableFile, clean_cells, file_alike
 from ...deploy.certificates import (
@@ -69,7 +69,8 @@ class SiteOptions(Knobs):
 
 def host(argv: list[str]) -> None:
     """Agree, start, connect, key, status, export or predict."""
-    run_action("host", ACTIONS, argv, "host command")
+    with notes_once():
+        run_action("host", ACTIONS, argv, "host command")
 
 
 @dataclass(frozen=True)
@@ -235,15 +236,20 @@ def _decide(site: OwnSite, proposal: Proposal, code: str, as_json: bool = False)
         print("\n".join(["", *shown_terms.lines(), ""]), flush=True)
     if not _answer(draft.code, code):
         return False
-    StateFolder(site.state).write_site(
-        site.owned, site.rules.as_dict(), dataclasses.asdict(site.machine)
-    )
+    folder = StateFolder(site.state)
+    before = _earlier(str(site.state))
+    is_first = not (site.state / CONSENT).exists()
+    folder.write_site(site.owned, site.rules.as_dict(), dataclasses.asdict(site.machine))
     draft.signed(site.state).save(site.state)
     path = site.owned.options.get("path")
     if proposal.address:
         write_site_files(site.state, proposal, Path(path) if path else None)
     _tell(f"agreed: {site.state / CONSENT}, signed with the key of this site")
-    _tell(f"next: send {public} to the server's operator; README.md in {site.state} has the rest")
+    if is_first:
+        _tell(f"next: send {public} to the server's operator")
+        _tell(f"README.md in {site.state} has the rest")
+    elif folder.running() and folder.site() != before:
+        _tell("host start is running with the data or rules of before: stop it, and start it again")
     return True
 
 

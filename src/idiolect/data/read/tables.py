@@ -228,7 +228,8 @@ def read_table(
     if reason:
         note(reason)
     _say_repeated(samples, options)
-    say_clients(samples.ids, samples.client, options.client)
+    if options.client != ONE_CLIENT:
+        say_clients(samples.ids, samples.client, options.client)
     clients = [samples.ids[k] for k in samples.client]
     federation = Federation.from_arrays(
         prepared.apply(samples.frame, clients),

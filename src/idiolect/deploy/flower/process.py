@@ -43,6 +43,7 @@ def role(place: Path, name: str) -> Iterator[None]:
     path = place / f"{name}.pid"
     with hold(path):
         os.environ.update(QUIET, FLWR_HOME=str(private_folder(place / "flower")))
+        os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")  # INFO is ten lines per message
         try:
             yield
         finally:

@@ -140,7 +140,7 @@ class ConsentGate:
         elif consent.site != self.site:
             self.reason = "the owner has agreed for other data, or for data that are read otherwise"
         elif consent.rules != self.rules:
-            self.reason = "the owner has agreed under other rules"
+            self.reason = "the owner has agreed under other rules than this site was started with"
         else:
             return consent.terms
         return None

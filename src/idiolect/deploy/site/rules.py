@@ -197,10 +197,14 @@ def _of_scores(reply: Call) -> Content:
 _COLUMN = {"accuracy": "hits", "loss": "loss"}
 
 
+class Exhausted(Refused):
+    """What the owner allows is used up: no later order will be answered either."""
+
+
 def check_caps(rules: Rules, usage: Usage, numbers: int, size: int) -> None:
     """Refuse a reply that would go beyond what the owner allows."""
     if rules.max_numbers and usage.numbers + numbers > rules.max_numbers:
-        raise Refused(
+        raise Exhausted(
             f"max_numbers: this site's owner lets {rules.max_numbers} numbers leave; "
             f"{usage.numbers} have, and these are {numbers}"
         )
@@ -218,7 +222,7 @@ def count_round(rules: Rules, usage: Usage, order: str) -> None:
     if order == usage.last_order:
         return
     if rules.max_rounds and usage.rounds >= rules.max_rounds:
-        raise Refused(
+        raise Exhausted(
             f"max_rounds: this site's owner allows {rules.max_rounds} rounds, and they are done"
         )
     usage.rounds += 1

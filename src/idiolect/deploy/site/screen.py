@@ -10,11 +10,12 @@ from typing import Any
 from ...core.knobs import SettingError
 from ...core.text import plural, shown
 from ...data.federation import SPLITS
+from ...data.prepare.columns import NUMBER
 from ...data.prepare.federated import combine, first_sums, means, second_sums
 from ...data.read.tables import feature_columns
 from ...host.service import Refused
 from ...methods.wrapped import innermost
-from ..config import MISSING, FederationTerms, agreed_form
+from ..config import MISSING, FederationTerms, agreed_form, kinds_of_columns
 from .agreement import Agreement, Builder, TableForm
 from .consent import Consent
 from .data import SiteData
@@ -165,7 +166,11 @@ class Preview:
             once = f"counts, sums and squares of these columns, names of their categories; {once}"
         parts = ", ".join(f"{name} {size:,}" for name, size in facts["message"].items())
         size = plural(facts["parameters"], "parameter")
-        message = f"{plural(self.numbers, 'number')} per client ({parts}); the model has {size}"
+        message = f"{plural(self.numbers, 'number')} per client ({parts})"
+        if facts["sums"] and set(kinds_of_columns(self.consent.terms.data).values()) != {NUMBER}:
+            # the preparation of all sites names categories that this one does not have
+            message += ", and more for categories that only other sites have"
+        message += f"; the model has {size}"
         method = innermost(self.run.contract.method)
         if method.traits.discloses and 2 * self.numbers > facts["parameters"]:
             message += f". THIS TELLS PRIVATE MODELS: {method.traits.discloses}"
@@ -189,7 +194,7 @@ def _allowed(facts: dict[str, Any]) -> str:
     words = f"{', '.join(caps)}, ever; batches of at least {facts['min_batch']}"
     left = facts["rounds_left"]
     if left is not None and left < facts["rounds"]:
-        words += f". CAREFUL: {plural(left, 'round')} of these are left; --max-rounds"
+        words += f". CAREFUL: {plural(left, 'round')} of these are left; max_rounds allows more"
     return words
 
 

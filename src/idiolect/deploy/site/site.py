@@ -41,6 +41,7 @@ from .data import FILE as SUMS_FILE
 from .data import ROWS_FILE, SiteData, SumsRequest, check_rows, check_same, joined, sums_reply
 from .rules import (
     Content,
+    Exhausted,
     Rules,
     check_caps,
     content,
@@ -146,6 +147,7 @@ class Site:
         self._last_line = ""
         self._proposed: FederationTerms | None = None  # what the owner was last told of
         self._answered: dict[tuple[int, str], str] = {}  # questions of the round under way
+        self._exhausted = ""  # why no order is answered any more; "" while there is no reason
 
     # -- lifecycle -------------------------------------------------------------------------------
     def resume(self) -> None:
@@ -237,6 +239,8 @@ class Site:
         return self._refuse("", None, Refused(reason))
 
     def _refuse(self, kind: str, round_number: int | None, error: Exception) -> bytes:
+        if kind == "update" and isinstance(error, Exhausted):
+            self._exhausted = str(error)
         if isinstance(error, Refused):
             reply = Call(REFUSED, {"reason": str(error)})
         else:  # its text may have values of the data in it
@@ -343,6 +347,8 @@ class Site:
         _check_version(call.facts.pop("idiolect", None))
         agreement = _decoded(call, Agreement)
         self._check_consent(self.consent.allows_run(agreement))
+        if self._exhausted:
+            raise Refused(self._exhausted)
         place = self.folder.run(agreement.run)
         same = self.agreed is not None and self.agreed.agreement == agreement
         form = agreement.form
