@@ -27,6 +27,7 @@ from .local import Local
 from .lpproj import LpProj
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
+from .pfedgraph import PFedGraph
 from .pfedhn import PFedHn
 from .pfedme import PFedMe
 from .rsa import Rsa
@@ -76,6 +77,7 @@ METHODS: Table[Entry] = Table(
         "pfedhn": (PFedHn, {}),
         "cfl": (Cfl, {}),
         "fedfomo": (FedFomo, {}),
+        "pfedgraph": (PFedGraph, {}),
         "heurfedamp": (FedAmp, {"attention": "cosine"}),
     },
     _entry,
