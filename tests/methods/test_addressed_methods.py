@@ -1,4 +1,4 @@
-"""Methods whose server sends each client a message of its own: FedAMP, pFedHN, CFL, FedFomo."""
+"""Methods whose server sends each client a message of its own: against NumPy, and reductions."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from reference import setting
 from reference.cfl import cfl
 from reference.fedamp import fedamp
 from reference.fedfomo import fedfomo
+from reference.pfedgraph import pfedgraph
 from reference.pfedhn import pfedhn
 from reference.setting import assert_same, outcome, run
 
@@ -224,3 +225,41 @@ def test_fedfomo_needs_validation_data(federation):
     data = il.Federation.from_arrays(X, y.numpy(), np.arange(len(y)) % 2)
     with pytest.raises(il.SettingError, match="decides by validation data, and no client has any"):
         run(il.FedFomo(), data, sample=2)
+
+
+# -- pFedGraph -------------------------------------------------------------------------------------
+@every_model
+@pytest.mark.parametrize(("alpha", "lam"), [(0.8, 0.3), (0.2, -0.3), (3.0, 0)])
+def test_pfedgraph_is_its_alternation_of_graph_and_models(federation, model, alpha, lam):
+    fields = {"lr": 0.3, "steps": 4, "alpha": alpha, "lam": lam}
+    expected = pfedgraph(*Case(federation, model).first, **fields)
+    assert_equals(run(il.PFedGraph(**fields), federation, model), expected, federation, model)
+
+
+@every_model
+def test_pfedgraph_tied_to_shares_of_samples_is_fedavg(federation, model):
+    method = il.PFedGraph(lr=0.3, steps=4, alpha=1e15, lam=0)
+    graph = outcome(run(method, federation, model, sample=N))
+    average = outcome(run(il.FedAvg(lr=0.3, steps=4), federation, model, sample=N))
+    shares = graph["rows samples"] / graph["rows samples"].sum()
+    np.testing.assert_allclose((shares * graph["rows models"]).sum(0), average["server w"])
+
+
+def test_pfedgraph_with_hardly_any_tie_starts_each_client_from_its_own_model(federation):
+    method = il.PFedGraph(lr=0.3, steps=4, alpha=1e-6, lam=0)
+    result = run(method, federation, sample=N)
+    server, task = result.session().server, result.session().contract.task
+    own = server.rows.all()["models"]
+    torch.testing.assert_close(
+        method.address(task, server.rows.all(), torch.arange(N))["w"], own, rtol=0, atol=1e-12
+    )
+
+
+def test_pfedgraph_gives_who_never_trained_the_mean_of_all(federation):
+    result = run(il.PFedGraph(), federation, rounds=1)
+    after = outcome(result)
+    shares = after["rows samples"] / after["rows samples"].sum()
+    mean = (shares * after["rows models"]).sum(0)
+    untrained = after["private trained"][:, 0] == 0
+    assert untrained.sum() == N - setting.SAMPLE
+    np.testing.assert_allclose(after["personal"][untrained], np.tile(mean, (4, 1)))

@@ -180,7 +180,7 @@ def test_every_method_runs_a_model_with_batch_norm(federation, name, how, tmp_pa
 
 
 # statistics stay at the clients where there is no mean of all
-ADDRESSED = ("fedamp", "heurfedamp", "pfedhn", "cfl", "fedfomo")
+ADDRESSED = ("fedamp", "heurfedamp", "pfedhn", "cfl", "fedfomo", "pfedgraph")
 
 
 def test_statistics_travel_only_with_a_model_that_is_sent():

@@ -16,7 +16,7 @@ from idiolect.wire import messages as wire
 from idiolect.wire.messages import HEADER
 
 DATA = federation()
-ADDRESSED = ["fedamp", "pfedhn", "cfl", "fedfomo"]
+ADDRESSED = ["fedamp", "pfedhn", "cfl", "fedfomo", "pfedgraph"]
 every_method = pytest.mark.parametrize("name", ADDRESSED)
 
 

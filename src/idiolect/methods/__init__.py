@@ -43,6 +43,7 @@ from .names import method_alone as method_alone
 from .names import named_method as named_method
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
+from .pfedgraph import PFedGraph
 from .pfedhn import PFedHn
 from .pfedme import PFedMe
 from .rsa import Rsa
@@ -108,6 +109,7 @@ METHODS: Table[Entry] = Table(
         "pfedhn": (PFedHn, {}),
         "cfl": (Cfl, {}),
         "fedfomo": (FedFomo, {}),
+        "pfedgraph": (PFedGraph, {}),
         "heurfedamp": (FedAmp, {"attention": "cosine"}),
     },
     _entry,

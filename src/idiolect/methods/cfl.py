@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Combine
 from ..task.task import Task
 from .fedavg import FedAvg
+from .similarity import cosines
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,9 @@ class Cfl(FedAvg):
             unlike = changes.norm(dim=1).amax() > self.eps2 * largest[c]
             if groups == self.clusters or len(changes) < 2 or not bool(stationary & unlike):
                 continue
-            cosines = normalize(changes, dim=1) @ normalize(changes, dim=1).T
-            smaller = bipartition(cosines)
-            across = cosines[smaller][:, ~smaller].amax()  # α_cross^max
+            alike = cosines(changes, changes)
+            smaller = bipartition(alike)
+            across = alike[smaller][:, ~smaller].amax()  # α_cross^max
             if bool(((1 - across).clamp(min=0) / 2).sqrt() > self.gamma):
                 group = group.masked_scatter(members, torch.where(smaller, groups, c))
                 largest[groups] = largest[c]
@@ -99,7 +99,7 @@ class Cfl(FedAvg):
         return self.average({"w": w}, {"w": up["w"][members]}, rule.among(members))["w"]
 
 
-def bipartition(cosines: Tensor) -> Tensor:  # [S, S] -> bool[S]
+def bipartition(alike: Tensor) -> Tensor:  # [S, S] -> bool[S]
     """Algorithm 1: the smaller half of the division whose largest cosine across is least.
 
     The most alike are merged until two groups are left, which is single linkage.
@@ -107,6 +107,6 @@ def bipartition(cosines: Tensor) -> Tensor:  # [S, S] -> bool[S]
     from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform
 
-    distances = squareform((1 - cosines).double().cpu().numpy(), checks=False)
+    distances = squareform((1 - alike).double().cpu().numpy(), checks=False)
     half = torch.from_numpy(cut_tree(linkage(distances, "single"), n_clusters=2)[:, 0] == 1)
-    return (half if 2 * int(half.sum()) <= len(half) else ~half).to(cosines.device)
+    return (half if 2 * int(half.sum()) <= len(half) else ~half).to(alike.device)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from ..core.knobs import knob
 from ..core.types import State
@@ -22,6 +21,7 @@ from ..method import Combine, Traits
 from ..task.context import Here
 from ..task.task import Task
 from .options import LocalSgd, epochs_knob, steps_knob
+from .similarity import cosines, squared_distances
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class FedAmp(LocalSgd):
         """What the models heard weigh for each client; `others`: [K, H], 0 for its own."""
         if self.attention == "distance":
             # ξ_ij = α A'(||w_i - w_j||²), A'(x) = exp(-x / σ) / σ
-            closeness = (-_squared_distances(own, models) / self.sigma).exp() * others
+            closeness = (-squared_distances(own, models) / self.sigma).exp() * others
             whole = others.sum(1, keepdim=True).clamp(min=1)
         else:
             # ξ_ij = (1 - ξ_ii) exp(σ cos(w_i, w_j)) / Σ_h≠i exp(σ cos(w_i, w_h))
-            closeness = (self.sigma * (_cosines(own, models) - 1)).exp() * others
+            closeness = (self.sigma * (cosines(own, models) - 1)).exp() * others
             whole = closeness.sum(1, keepdim=True).clamp(min=torch.finfo(own.dtype).tiny)
         return self.share / whole * closeness
 
@@ -116,15 +116,3 @@ class FedAmp(LocalSgd):
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["w"]
-
-
-def _squared_distances(own: Tensor, models: Tensor) -> Tensor:  # [K, d], [H, d] -> [K, H]
-    """||w_i - w_j||², by one matrix product around the mean of all."""
-    centre = models.mean(0) if len(models) else 0
-    own, models = own - centre, models - centre
-    squares = torch.linalg.vecdot(own, own).unsqueeze(1) + torch.linalg.vecdot(models, models)
-    return (squares - 2 * own @ models.T).clamp(min=0)
-
-
-def _cosines(own: Tensor, models: Tensor) -> Tensor:  # [K, d], [H, d] -> [K, H]
-    return normalize(own, dim=1) @ normalize(models, dim=1).T

@@ -94,7 +94,6 @@ ABSENT = {
     "moon": "fedprox, which ties parameters instead of features",
     "pefll": "per-fedavg",
     "pfedbayes": "pfedme, which ties points instead of distributions",
-    "pfedgraph": "fedamp, whose weights follow from distances alone",
     "pfedla": "fedala",
     "power-of-choice": "the setting sample, which selects clients uniformly",
 }

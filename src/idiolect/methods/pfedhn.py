@@ -9,9 +9,7 @@ numbers for each client at the server.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,25 +55,22 @@ class PFedHn(LocalSgd):
     def server(self, task: Task) -> State:
         key = streams.keys(task.seed, "hypernetwork")[0]
         with keyed_torch(int(key >> np.uint64(1))):
-            network = self.network(task.d)
-        head: Any = network[-1]
-        # at first it makes x0 for everyone, be it random or trained before
-        nn.init.zeros_(head.weight)
-        with torch.no_grad():
-            head.bias.copy_(task.x0)
-        return {"phi": nn.utils.parameters_to_vector(network.parameters()).detach().to(task.x0)}
+            inner = nn.utils.parameters_to_vector(self.inner().parameters()).detach().to(task.x0)
+        # the last layer makes x0 for everyone at first, be it random or trained before
+        matrix = task.x0.new_zeros(self.hidden * task.d)
+        return {"phi": torch.cat([inner, matrix, task.x0])}
 
-    def network(self, d: int) -> nn.Sequential:
-        """h: embedding -> model."""
-        hidden = [(nn.ReLU(), nn.Linear(self.hidden, self.hidden)) for _ in range(self.layers)]
-        inner = [module for pair in hidden for module in pair]
-        first = nn.Linear(self.embedding, self.hidden)
-        return nn.Sequential(first, *inner, nn.Linear(self.hidden, d))
+    def inner(self) -> nn.Sequential:
+        """The hypernetwork without its last layer, which is linear: hidden -> model."""
+        layers: list[nn.Module] = [nn.Linear(self.embedding, self.hidden)]
+        for _ in range(self.layers):
+            layers += [nn.ReLU(), nn.Linear(self.hidden, self.hidden)]
+        return nn.Sequential(*layers)
 
     def make(self, task: Task, phi: Tensor, v: Tensor) -> Tensor:
         """h(v; φ): [m], [K, embedding] -> x[K, d]."""
         with torch.device("meta"):
-            network = self.network(task.d)
+            network = nn.Sequential(*self.inner(), nn.Linear(self.hidden, task.d))
         parameters = dict(network.named_parameters())
         parts = phi.split([p.numel() for p in parameters.values()])
         values = {n: t.view(p.shape) for (n, p), t in zip(parameters.items(), parts, strict=True)}
@@ -100,8 +95,7 @@ class PFedHn(LocalSgd):
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         phi = server["phi"]
         v = server["v"][rule.wire_ids.to(task.device)]
-        pull_back: Callable[..., tuple[Tensor, Tensor]]
-        _, pull_back = vjp(lambda phi, v: self.make(task, phi, v), phi, v)  # type: ignore[misc]
+        pull_back = vjp(lambda phi, v: self.make(task, phi, v), phi, v)[1]
         by_phi, by_v = pull_back(up["change"])
         # φ <- φ + α ∇_φ h(v_i)ᵀ Δθ_i, their mean over i; v_i <- v_i + α ∇_v h(v_i)ᵀ Δθ_i
         return {
