@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 import idiolect as il
+from idiolect.channels import Channel
 from idiolect.methods import METHODS, NAMES, SplitMethod, make_method, values_of
+from idiolect.server.protocol import Contract
 from idiolect_papers.own.defaults import NOT_SEARCHED
 from idiolect_papers.page import table
 
@@ -33,7 +35,7 @@ PAGE = ROOT / "docs" / "methods.md"
 TESTS = ROOT / "tests" / "methods"
 WITH_REFERENCES = (
     *("fedavg", "shared", "drift", "personal", "mixtures"),
-    *("partial", "ffgg", "lpproj", "choosing"),
+    *("partial", "ffgg", "lpproj", "choosing", "lora", "addressed_methods"),
 )
 
 # read from the files of these repositories in November 2026: a name is there as a file of its own
@@ -97,8 +99,9 @@ def row(name: str, task: il.Task, distances: dict[str, float]) -> dict[str, Any]
     method = make_method(name)
     kind = type(method)
     file = SOURCE / f"{kind.__module__.rpartition('.')[2]}.py"
-    up = sum(method.message(task).values())
-    down = sum(t.numel() for t in method.broadcast(task, method.server(task)).values())
+    contract = Contract(method, method.extended(task), Channel(), 0)
+    up = sum(method.message(contract.task).values())
+    down = contract.down.values + contract.addressed.values
     return {
         "method": f"`{name}`",
         "lines": code_lines(file.read_text("utf-8")),
