@@ -406,10 +406,10 @@ def _reset(module: nn.Module) -> None:
         if callable(reset):
             reset()
     for layer in module.modules():
-        reset_adapter = getattr(layer, "reset_lora_parameters", None)
-        if reset_adapter is not None:  # of peft, whose layers inside are no adapter by themselves
-            for name in (*layer.lora_A, *layer.lora_embedding_A):
-                reset_adapter(name, True)
+        lora: Any = layer if hasattr(layer, "reset_lora_parameters") else None
+        if lora is not None:  # of peft, whose layers inside are no adapter by themselves
+            for name in (*lora.lora_A, *lora.lora_embedding_A):
+                lora.reset_lora_parameters(name, True)
 
 
 def _refuse(module: nn.Module) -> None:
