@@ -129,7 +129,7 @@ def main() -> None:
     untrained = il.run("local:steps=0", task, federation, rounds=1, metrics="perplexity")
     rows = [("the base as it is", untrained, 0.0)]
     for title, text in METHODS.items():
-        # as many gradients for all: two adapters take twice as many in a round
+        # two adapters take twice as many gradients in a round; in Local all speakers train
         rounds = options.rounds // 2 if "dual" in text else options.rounds
         begin = time.perf_counter()
         trials = [

@@ -9,6 +9,7 @@ from idiolect.methods import METHODS, equal_to, make_method
 
 LINEAR = il.Task(nn.Linear(60, 10))
 NETWORK = il.Task(nn.Sequential(nn.Linear(60, 8), nn.ReLU(), nn.Linear(8, 10)))
+ADAPTED = il.Task(lambda: il.models.adapt(NETWORK.module, rank=2))
 
 
 @pytest.mark.parametrize(
@@ -65,8 +66,8 @@ def test_a_reduction_is_named(method, says):
 
 
 @pytest.mark.parametrize("name", list(METHODS))
-def test_no_method_is_another_at_its_defaults_on_a_model_with_two_layers(name):
-    assert equal_to(make_method(name), NETWORK) == ""
+def test_no_method_is_another_at_its_defaults_on_a_model_with_two_layers_and_adapters(name):
+    assert equal_to(make_method(name), ADAPTED) == ""
 
 
 @pytest.mark.parametrize(

@@ -448,10 +448,10 @@ def _reset(module: nn.Module) -> None:
         if callable(reset):
             reset()
     for layer in module.modules():
-        adapted: Any = layer
-        if hasattr(adapted, "reset_lora_parameters"):  # of peft: no layer inside resets itself
-            for name in (*adapted.lora_A, *adapted.lora_embedding_A):
-                adapted.reset_lora_parameters(name, True)
+        lora: Any = layer if hasattr(layer, "reset_lora_parameters") else None
+        if lora is not None:  # of peft, whose layers inside are no adapter by themselves
+            for name in (*lora.lora_A, *lora.lora_embedding_A):
+                lora.reset_lora_parameters(name, True)
 
 
 def _refuse(module: nn.Module) -> None:

@@ -58,20 +58,17 @@ class Columns:
 
     def row(self, row: Any, where: str) -> TextRow:
         """A row of the user's as a `TextRow`."""
-        names = (self.user, self.prompt, self.response)
-        if isinstance(row, Mapping) and self.response in row:
-            missing = [name for name in names if name not in row]
-            parts: list[Any] = [row.get(self.response), row.get(self.prompt)]
-        else:
-            is_mapping = isinstance(row, Mapping)
-            missing = [n for n in (self.user, self.text) if not is_mapping or n not in row]
-            parts = [] if missing else [row[self.text]]
-        if missing or not all(isinstance(part, str) for part in parts):
+        cells = row if isinstance(row, Mapping) else {}
+        is_answer = self.response in cells
+        text = cells.get(self.response if is_answer else self.text)
+        prompt = cells.get(self.prompt) if is_answer else None
+        texts = (text, prompt) if is_answer else (text,)
+        if self.user not in cells or not all(isinstance(t, str) for t in texts):
             raise SettingError(
                 f"{where} must have {self.user!r} and {self.text!r}, or {self.user!r}, "
                 f"{self.prompt!r} and {self.response!r}, as text, got {shown(row, 80)}"
             )
-        return TextRow(row[self.user], *parts)
+        return TextRow(cells[self.user], str(text), prompt)
 
 
 def json_lines(path: Path) -> Iterator[Any]:
