@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -111,6 +112,35 @@ def test_models_of_every_repeat_come_back_with_their_own_clients(tmp_path):
         hits = loaded.predict(x, client=2, seed=1).labels == y.numpy()
         row = next(r for r in result.clients_table() if r["seed"] == 1 and r["client"] == 2)
         assert hits.mean() == pytest.approx(row["test_accuracy"])
+
+
+def visits(seed: int = 0):
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"site": rng.choice(list("abc"), 90), "age": rng.normal(40, 10, 90)})
+    frame["cost"] = 1000 + 50 * frame["age"]
+    return il.Federation.from_frame(frame, client="site", target="cost", seed=seed)
+
+
+def test_rows_are_prepared_and_targets_scaled_as_in_the_repeat_of_the_model(tmp_path):
+    def linear():
+        return torch.nn.Linear(1, 1)
+
+    data, place = il.data.load(visits), tmp_path / "run"
+    result = il.run(
+        "fedavg", linear, data, data_seeds=2, directory=place, progress=False, **SETTINGS
+    )
+    rows = pd.DataFrame({"age": [30.0, 50.0]})
+    first, second = (result.predict(rows, client="a", seed=seed).values for seed in (0, 1))
+    assert not np.allclose(first, second)
+    loaded = il.load(place, task=linear)
+    assert np.allclose(loaded.predict(rows, client="a", seed=1).values, second)
+
+
+def test_stages_of_a_pipeline_share_the_partitions():
+    stages = [("fedavg", 1), (il.Ffgg(part="output"), 1)]
+    mlp = il.Task(lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="8"))
+    results = il.pipeline(stages, mlp, digits(), data_seeds=2, progress=False)
+    assert [[s.data_seed for s in result.seeds] for result in results] == [[0, 1], [0, 1]]
 
 
 @pytest.mark.slow
