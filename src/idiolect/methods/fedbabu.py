@@ -30,7 +30,7 @@ class FedBabu(SplitMethod):
     traits = replace(
         SplitMethod.traits,
         rates=("lr", "personal_lr"),
-        optimizers=("theta",),
+        optimizers=("theta", "w"),  # of the body in training, of the whole model before use
         reductions={
             "personal_steps": "every client uses the shared body under the initial head",
             "steps": "the body stays as it starts",
@@ -49,7 +49,7 @@ class FedBabu(SplitMethod):
         return task.split(self.part)
 
     def step_coordinates(self, task: Task) -> dict[str, Tensor | None]:
-        return {"theta": self.split(task).theta}
+        return {"theta": self.split(task).theta, "w": None}
 
     def alone(self) -> str:
         return "every client fine-tunes the initial model"
