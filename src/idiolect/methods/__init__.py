@@ -15,6 +15,7 @@ from .ditto import Ditto
 from .fedalt import FedAlt, FedSim
 from .fedavg import FedAvg
 from .feddeper import FedDeper
+from .fedproto import FedProto
 from .fedprox import FedProx, FedProxSoft
 from .ffgg import Ffgg, LocalFfgg
 from .finetune import Finetune
@@ -22,6 +23,7 @@ from .l2gd import L2gd
 from .lgfedavg import LgFedAvg
 from .local import Local
 from .lpproj import LpProj
+from .moon import Moon
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
 from .pfedme import PFedMe
@@ -68,6 +70,8 @@ METHODS: Table[Entry] = Table(
         "fedsim": (FedSim, {}),
         "finetune": (Finetune, {}),
         "dichotomy": (Dichotomy, {}),
+        "moon": (Moon, {}),
+        "fedproto": (FedProto, {}),
     },
     _entry,
 )
