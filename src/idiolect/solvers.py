@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .task.batches import Batch
+from .task.client_optimizer import Steps
 from .task.context import Here
 from .task.task import Task
 from .task.term import Term
@@ -80,6 +81,18 @@ def sgd(
             _into_ball(x, ball, batch.active)
         del g
     return x
+
+
+def moved(x: Tensor, g: Tensor, lr: float, by: Steps | None, active: Tensor | None) -> Tensor:
+    """x - lr g, or a step along g of an optimiser that was begun on x; rows not `active` stay.
+
+    For a loop of a method's own, over `turns`.
+    """
+    if by is not None:
+        return by(g, active)
+    if active is not None:
+        g = g * active.to(g.device).unsqueeze(-1)
+    return torch.add(x, g, alpha=-lr)
 
 
 def _into_ball(x: Tensor, ball: float, active: Tensor | None) -> None:

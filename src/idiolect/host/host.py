@@ -576,8 +576,8 @@ class Host:
             here.optimise = Optimise(self.settings.optimizer)
         return here
 
-    def _errors(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Error of each model on its client's validation data."""
+    def _errors(self, x: Personal, rows: Tensor) -> Tensor:
+        """Error of each model, or what clients predict with, on its client's validation data."""
         if not self.settings.validation:
             raise SettingError(
                 "data: this method decides by validation data, and no client has any; "

@@ -15,10 +15,14 @@ from .ditto import Ditto
 from .fedalt import FedAlt, FedSim
 from .fedavg import FedAvg
 from .feddeper import FedDeper
+from .fedem import FedEm
 from .fedproto import FedProto
 from .fedprox import FedProx, FedProxSoft
+from .fedrod import FedRod
 from .ffgg import Ffgg, LocalFfgg
 from .finetune import Finetune
+from .fml import Fml
+from .knnper import KnnPer
 from .l2gd import L2gd
 from .lgfedavg import LgFedAvg
 from .local import Local
@@ -72,6 +76,10 @@ METHODS: Table[Entry] = Table(
         "dichotomy": (Dichotomy, {}),
         "moon": (Moon, {}),
         "fedproto": (FedProto, {}),
+        "knn-per": (KnnPer, {}),
+        "fedrod": (FedRod, {}),
+        "fml": (Fml, {}),
+        "fedem": (FedEm, {}),
     },
     _entry,
 )

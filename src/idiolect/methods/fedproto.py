@@ -22,7 +22,7 @@ from ..task.batches import Batch
 from ..task.context import Here
 from ..task.task import Task
 from ..task.term import HEAD, Pass, Term
-from .classifier import by_class, head_size, labels
+from .classifier import by_class, check_classes, head_size, labels
 from .options import LocalSgd, epochs_knob, init_knob, own_models, steps_knob
 
 
@@ -60,6 +60,7 @@ class FedProto(LocalSgd):
     init: str = init_knob()
 
     def check(self, task: Task) -> None:
+        check_classes(task)
         head_size(task)
 
     def message(self, task: Task) -> dict[str, int]:
@@ -102,7 +103,10 @@ class FedProto(LocalSgd):
         # Eq. 7: L_S(w) + λ L_R(C̄, C)
         extra = tie if self.lam else None
         w = self.sgd(task, private["w"], here, self.lr, self.steps, self.epochs, extra=extra)
-        return self.prototypes(task, here.complete(w), here.training_samples()), {"w": w}
+        x = here.complete(w)
+        up = here.of_training_samples(lambda k, samples: self.prototypes(task, x[k], samples))
+        blank = {n: w.new_zeros(here.rows, m) for n, m in self.message(task).items()}
+        return blank | up, {"w": w}
 
     def tie(self, run: Pass, rows: State) -> Tensor:
         """λ d(C_j, C̄_j), summed over the classes of the mini-batch [K]; or for each sample [K, B].

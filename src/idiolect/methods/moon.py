@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.knobs import knob
@@ -69,4 +68,4 @@ class Moon(FedAvg):
             torch.cosine_similarity(z, rows[name].flatten(2), dim=-1) / self.temperature
             for name in ("near", "far")
         )
-        return self.mu * F.softplus(far - near)
+        return -self.mu * torch.stack([near, far], dim=-1).log_softmax(-1)[..., 0]
