@@ -119,7 +119,7 @@ def test_fedproto_sends_a_vector_and_a_share_for_each_class(federation):
 
 def test_fedproto_needs_classes_and_a_linear_last_layer(federation):
     convolutions = nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten())
-    with pytest.raises(il.SettingError, match="needs a last layer that is linear, got Conv2d"):
+    with pytest.raises(il.SettingError, match=r"must have a linear last layer .*, got Conv2d"):
         il.run(il.FedProto(), il.Task(convolutions), federation, rounds=1)
     with pytest.raises(il.SettingError, match=r"loss must be one of classes .* got 'mse'"):
         helpers.run(il.FedProto(), helpers.regression(), helpers.linear(outputs=1, loss="mse"))

@@ -53,6 +53,10 @@ SHOWN = {
     "feddeper*": {"v"},
     "fedalt": {"w"},
     "fedsim": {"w"},
+    "moon": {"last"},
+    "fedproto": {"w"},
+    "fml": {"v"},
+    "fedem": {"pi"},
 }
 
 

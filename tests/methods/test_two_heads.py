@@ -73,6 +73,19 @@ def test_fedrod_with_one_output_for_two_classes_is_fedrod_with_two():
     torch.testing.assert_close(w, v[:, 1] - v[:, 0], rtol=0, atol=1e-10)
 
 
+def test_fedrod_needs_a_last_layer_whose_outputs_add_up():
+    norm = il.Task(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3), nn.LayerNorm(3)))
+    with pytest.raises(il.SettingError, match="nothing but a linear layer at its end"):
+        helpers.run(il.FedRod(), task=norm)
+
+
+@pytest.mark.parametrize("method", [il.FedRod(), il.Fml()], ids=["fedrod", "fml"])
+def test_both_models_may_have_running_statistics(method):
+    norm = il.Task(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)))
+    result = helpers.run(method, task=norm, rounds=10)
+    assert result.summary()["accuracy"]["mean"] > 0.5
+
+
 # -- FML -------------------------------------------------------------------------------------------
 @every_model
 @every_batching

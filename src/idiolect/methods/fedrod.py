@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from ..core.knobs import knob
+from ..core.knobs import SettingError, knob
 from ..core.types import State
 from ..method import Traits
 from ..solvers import moved, turns
@@ -49,6 +49,12 @@ class FedRod(Averaging):
     def check(self, task: Task) -> None:
         check_logits(task)
         head_size(task)
+        names = task.layout.parts.head
+        if len({name.rpartition(".")[0] for name in names}) > 1:
+            raise SettingError(
+                "model must have nothing but a linear layer at its end for this method, "
+                f"got {', '.join(names)}"
+            )
 
     def step_coordinates(self, task: Task) -> dict[str, Tensor | None]:
         return {"w": None, "head": task.split("head").w}
