@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from .task.batches import Batch
+from .task.client_optimizer import Steps
 from .task.context import Here
 from .task.task import Task
+from .task.term import Term
 
 Pull = Callable[[Tensor], Tensor]  # x[K, d] -> [K, d]: the gradient of a regulariser
+Extra = Callable[[Batch], Term]  # what a method adds to the loss of a mini-batch
 STEP_RULES = ("constant", "inverse")  # of a step within a round
 Gradient = Callable[[Tensor, Batch], Tensor]  # its result is the caller's to write into
 
@@ -49,6 +52,7 @@ def sgd(
     model: str = "w",
     step_rule: str = "constant",
     ball: float = 0.0,
+    extra: Extra | None = None,
 ) -> Tensor:
     """x <- x - lr (grad f(x; fresh batch) + pull(x)), `steps` times.
 
@@ -56,13 +60,14 @@ def sgd(
     `Method.models`, where a client trains several. Where the run has another optimiser for its
     clients, that one steps, with the same gradient. `step_rule` "inverse": step k = 0, 1, ... has
     size lr / (k + 1). `ball` > 0: each step ends in ||x|| <= ball. Both are for plain steps.
+    `extra` gives the term that a method adds to the loss of a mini-batch.
     """
     optimiser = here.optimise.begin(model, x, lr) if here.optimise else None
     for j, active in enumerate(turns(here, steps, epochs)):
         batch = here.draw(model)
         if active is not None:
             batch = batch.only(active.to(x.device))
-        g = task.grad(x, batch)
+        g = task.grad(x, batch) if extra is None else task.grad(x, batch, extra(batch))
         if pull is not None:
             g.add_(pull(x))
         if optimiser is not None:
@@ -76,6 +81,18 @@ def sgd(
             _into_ball(x, ball, batch.active)
         del g
     return x
+
+
+def moved(x: Tensor, g: Tensor, lr: float, by: Steps | None, active: Tensor | None) -> Tensor:
+    """x - lr g, or a step along g of an optimiser that was begun on x; rows not `active` stay.
+
+    For a loop of a method's own, over `turns`.
+    """
+    if by is not None:
+        return by(g, active)
+    if active is not None:
+        g = g * active.to(g.device).unsqueeze(-1)
+    return torch.add(x, g, alpha=-lr)
 
 
 def _into_ball(x: Tensor, ball: float, active: Tensor | None) -> None:

@@ -61,6 +61,10 @@ SHOWN = {
     "fedala": {"top", "weights", "trainings"},
     "feddyn": {"g"},
     "fedsplit": {"z"},
+    "moon": {"last"},
+    "fedproto": {"w"},
+    "fml": {"v"},
+    "fedem": {"pi"},
 }
 
 

@@ -8,6 +8,7 @@ from torch.nn.utils import parameters_to_vector
 import helpers
 import idiolect as il
 from helpers import gradients_of, private_of
+from idiolect.methods.predictor import Predictor
 
 from .draws import Draws
 from .softmax import Logistic, Network
@@ -94,16 +95,24 @@ def outcome(result):
     """Everything that a run leaves behind, as arrays; rows by client."""
     session = result.session()
     server = session.server
-    models = [parameters_to_vector(result.personal(i).parameters()) for i in server.roster.ids]
+    personal = [predictor_of(result, i) for i in server.roster.ids]
     method_state = server.step.method_state(server.state)
     return {
         **{f"server {name}": t.numpy() for name, t in method_state.items()},
         **{f"rows {name}": t.numpy() for name, t in server.rows.all().items()},
         **{f"private {name}": t.numpy() for name, t in private_of(result).items()},
-        "personal": torch.stack(models).detach().numpy(),
+        "personal": torch.stack(personal).numpy(),
         "gradients": gradients_of(result).numpy(),
         "accuracy": result.seeds[0].final["test"]["accuracy"],
     }
+
+
+def predictor_of(result, client):
+    """A client's model as a vector; where it has no single one, its answers to some inputs."""
+    module = result.personal(client)
+    if isinstance(module, Predictor):
+        return module(torch.eye(FEATURES, dtype=torch.float64)).flatten()
+    return parameters_to_vector(module.parameters()).detach()
 
 
 def deployment(result):  # -> int64[N]

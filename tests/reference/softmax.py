@@ -43,6 +43,18 @@ class Logistic(Model):
         p[c] -= 1  # the derivative by the outputs
         return np.concatenate([np.outer(p, a).ravel(), p])
 
+    def representation(self, x, a):
+        """What the last layer is given."""
+        return a
+
+    def gradient_through(self, x, a, slope):
+        """The gradient of what has this slope by the representation."""
+        return np.zeros(len(x))
+
+    def head(self):
+        """Where the last layer stands in a model, its weights first."""
+        return slice(0, self.classes * (self.features + 1))
+
     def split(self, x):
         n = self.classes * self.features
         return x[:n].reshape(self.classes, self.features), x[n:]
@@ -65,6 +77,22 @@ class Network(Model):
         p[label] -= 1
         q = (W.T @ p) * (h > 0)  # the derivative by V a + c
         return np.concatenate([np.outer(q, a).ravel(), q, np.outer(p, h).ravel(), p])
+
+    def representation(self, x, a):
+        """What the last layer is given."""
+        V, c, _, _ = self.split(x)
+        return np.maximum(V @ a + c, 0)
+
+    def gradient_through(self, x, a, slope):
+        """The gradient of what has this slope by the representation."""
+        q = slope * (self.representation(x, a) > 0)
+        gradient = np.zeros(len(x))
+        gradient[: len(q) * (self.features + 1)] = np.concatenate([np.outer(q, a).ravel(), q])
+        return gradient
+
+    def head(self):
+        """Where the last layer stands in a model, its weights first."""
+        return slice(self.hidden * (self.features + 1), None)
 
     def split(self, x):
         sizes = [self.hidden * self.features, self.hidden, self.classes * self.hidden, self.classes]

@@ -197,6 +197,7 @@ REFUSED = {
     "l2gd": "coin",
     "rsa": "adds up",
     "dichotomy": "votes",
+    "fedproto": "means over the clients of a round",
     # of a model with one layer all of which is private
     **dict.fromkeys(
         ("ffgg", "local-ffgg", "fedalt", "fedsim", "fedper", "fedrep", "fedbabu"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -166,3 +167,17 @@ def tiles(rows: int) -> list[slice]:
     """
     whole = rows - rows % TILE
     return [part for part in (slice(0, whole), slice(whole, rows)) if part.start < part.stop]
+
+
+def padded_lengths(sizes: np.ndarray) -> np.ndarray:
+    """Numbers of samples rounded up: to eight steps per power of two, so by an eighth at most.
+
+    Up to 16 samples to an even number: never to one, whose product with a matrix rounds differently
+    when it is alone.
+
+    >>> padded_lengths(np.array([0, 1, 3, 10, 17, 63, 65, 100, 1001])).tolist()
+    [0, 2, 4, 10, 18, 64, 72, 104, 1024]
+    """
+    bits = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
+    step = 2 ** np.maximum(bits - 4, 1)
+    return -(-sizes // step) * step

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.draws import keyed_draws
-from ..core.tensors import TILE, tiles
+from ..core.tensors import TILE, padded_lengths, tiles
 from ..core.types import Personal, State, Tree, first, leaves, map_tree
 from ..data.federation import Federation
 from ..task.losses import SampleScores, joined
@@ -280,20 +280,6 @@ def windows(t: Tensor, first: int, step: int, count: int, length: int) -> Tensor
     strides = (step * t.stride(0), *t.stride())
     at = t.storage_offset() + first * t.stride(0)
     return t.as_strided((count, length, *t.shape[1:]), strides, at)
-
-
-def padded_lengths(sizes: np.ndarray) -> np.ndarray:
-    """Numbers of samples rounded up: to eight steps per power of two, so by an eighth at most.
-
-    Up to 16 samples to an even number: never to one, whose product with a matrix rounds differently
-    when it is alone.
-
-    >>> padded_lengths(np.array([0, 1, 3, 10, 17, 63, 65, 100, 1001])).tolist()
-    [0, 2, 4, 10, 18, 64, 72, 104, 1024]
-    """
-    bits = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
-    step = 2 ** np.maximum(bits - 4, 1)
-    return -(-sizes // step) * step
 
 
 def samples_at_once(data: Federation) -> int:

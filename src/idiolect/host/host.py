@@ -581,8 +581,8 @@ class Host:
             here.optimise = Optimise(self.settings.optimizer)
         return here
 
-    def _errors(self, x: Tensor, rows: Tensor, loss: bool) -> Tensor:
-        """Error of each model on its client's validation data, or its loss."""
+    def _errors(self, x: Personal, rows: Tensor, loss: bool) -> Tensor:
+        """Error, or loss, of what clients predict with on their own validation data."""
         if not self.settings.validation:
             raise SettingError(
                 "data: this method decides by validation data, and no client has any; "

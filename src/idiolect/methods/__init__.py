@@ -23,20 +23,26 @@ from .fedavg import FedAvg
 from .fedbabu import FedBabu
 from .feddeper import FedDeper
 from .feddyn import FedDyn
+from .fedem import FedEm
 from .fedfomo import FedFomo
 from .fednova import FedNova
 from .fedper import FedPer
+from .fedproto import FedProto
 from .fedprox import FedProx, FedProxSoft
 from .fedrep import FedRep
+from .fedrod import FedRod
 from .fedsplit import FedSplit
 from .ffgg import Ffgg, LocalFfgg
 from .finetune import Finetune
+from .fml import Fml
 from .ifca import Ifca
+from .knnper import KnnPer
 from .l2gd import L2gd
 from .lgfedavg import LgFedAvg
 from .local import Local
 from .lora import FedIt, FedSaLora, FfaLora
 from .lpproj import LpProj
+from .moon import Moon
 from .names import ABSENT
 from .names import NAMES as NAMES
 from .names import method_alone as method_alone
@@ -111,6 +117,12 @@ METHODS: Table[Entry] = Table(
         "fedfomo": (FedFomo, {}),
         "pfedgraph": (PFedGraph, {}),
         "heurfedamp": (FedAmp, {"attention": "cosine"}),
+        "moon": (Moon, {}),
+        "fedproto": (FedProto, {}),
+        "knn-per": (KnnPer, {}),
+        "fedrod": (FedRod, {}),
+        "fml": (Fml, {}),
+        "fedem": (FedEm, {}),
     },
     _entry,
     ABSENT,

@@ -13,7 +13,7 @@ from ..core import streams
 from ..core.knobs import SettingError, knob
 from ..core.types import State
 from ..method import Combine, Method
-from ..solvers import STEP_RULES, Pull, sgd
+from ..solvers import STEP_RULES, Extra, Pull, sgd
 from ..task.context import Here
 from ..task.task import Task
 
@@ -141,7 +141,8 @@ class LocalSgd(Averaging):
         epochs: int = 0,
         pull: Pull | None = None,
         model: str = "w",
+        extra: Extra | None = None,
     ) -> Tensor:
         """`solvers.sgd` by this method's rule for steps, on its ball."""
-        rule = self.step_rule
-        return sgd(task, x, here, lr, steps, epochs, pull, model, step_rule=rule, ball=self.ball)
+        rule, ball = self.step_rule, self.ball
+        return sgd(task, x, here, lr, steps, epochs, pull, model, rule, ball, extra)

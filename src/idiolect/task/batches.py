@@ -5,6 +5,7 @@ One index matrix and one gather per step: no Python per client or per sample.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ..core import streams
 from ..core.streams import Keys
+from ..core.tensors import padded_lengths
 from ..core.types import Sequences, Tree, first, map_tree
 from .augment import Augmentation
 
@@ -164,7 +166,7 @@ class Batches:
             self._ahead = ahead.to(self.device)
             share = (self.sizes > 0)[:, None] / np.full((1, self.batch), float(self.batch))
             self._share = torch.from_numpy(share).to(device=self.device, dtype=self.dtype)
-        return self._take(self._ahead[:, at], self._share)
+        return self._take(self._ahead[:, at], self._share, self._empty)
 
     def _next_in_order(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions step*B ... of each row's current pass, and which of them exist."""
@@ -192,22 +194,38 @@ class Batches:
         exists = place < self.sizes[:, None]
         return self._gather(np.where(exists, place, 0), exists)
 
-    def _gather(self, place: np.ndarray, exists: np.ndarray) -> Batch:
-        """Positions in each client's data, and which of them count."""
-        index = torch.from_numpy(np.where(self.sizes > 0, self.starts, 0)[:, None] + place)
+    def groups(self) -> Iterator[tuple[Tensor, Batch]]:
+        """All training data of the rows that have any, those of like size together: no gradients.
+
+        Positions of the rows, and their samples, filled up to a length that follows from each row's
+        own size: what is computed of them has the same bits whoever else is there.
+        """
+        lengths = padded_lengths(self.sizes)
+        for length in np.unique(lengths[lengths > 0]):
+            rows = np.flatnonzero(lengths == length)
+            place = np.arange(length)
+            exists = place < self.sizes[rows, None]
+            yield torch.from_numpy(rows), self._gather(np.where(exists, place, 0), exists, rows)
+
+    def _gather(
+        self, place: np.ndarray, exists: np.ndarray, rows: np.ndarray | None = None
+    ) -> Batch:
+        """Positions in each client's data, and which of them count; of all rows or of some."""
+        starts = np.where(self.sizes > 0, self.starts, 0)
+        index = torch.from_numpy((starts if rows is None else starts[rows])[:, None] + place)
         weights = torch.from_numpy(exists / np.maximum(exists.sum(1, keepdims=True), 1))
         weights = weights.to(device=self.device, dtype=self.dtype)
-        return self._take(index.to(self.device), weights)
+        return self._take(index.to(self.device), weights, self._empty if rows is None else None)
 
-    def _take(self, index: Tensor, weights: Tensor) -> Batch:  # index[K, B]
+    def _take(self, index: Tensor, weights: Tensor, empty: Tensor | None) -> Batch:  # index[K, B]
         flat = index.flatten()
         if self._shares is not None:
             weights = weights * self._shares.index_select(0, flat).view(index.shape).to(weights)
 
         def chosen(t: Tensor) -> Tensor:
             samples = t.index_select(0, flat).view(*index.shape, *t.shape[1:])
-            if self._empty is not None:  # nobody's data, in place of some other client's
-                samples[self._empty] = 0
+            if empty is not None:  # nobody's data, in place of some other client's
+                samples[empty] = 0
             return samples
 
         inputs = map_tree(chosen, self.inputs)

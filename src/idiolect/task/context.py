@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.streams import Keys
-from ..core.types import Sequences, Tree
+from ..core.types import Personal, Sequences, State, Tree
 from .augment import Augmentation
 from .batches import Batch, Batches
 from .client_optimizer import Optimise
@@ -62,8 +62,8 @@ class Here:
         batching: str,
         dtype: torch.dtype = torch.float32,
         purpose: str = "batch",
-        # (x[K, d], whether the loss is asked for) -> float64[K]
-        validate: Callable[[Tensor, bool], Tensor] | None = None,
+        # (what clients predict with, whether the loss is asked for) -> float64[K]
+        validate: Callable[[Personal, bool], Tensor] | None = None,
         turns: np.ndarray | None = None,  # int64[K]: keys of their draws in place of the round
         augment: Augmentation | None = None,  # of the samples of every mini-batch
     ):
@@ -103,6 +103,20 @@ class Here:
     def training_samples(self) -> Batch:
         """All training samples of every row, filled up to the longest."""
         return self._batches.all()
+
+    def of_training_samples(self, compute: Callable[[Tensor, Batch], State]) -> State:
+        """Rows computed from all training samples, clients of like size together.
+
+        `compute(rows, batch)` is given the positions of some rows and their samples, and returns a
+        tensor for each name with a line for each of them. Clients without samples have zeros.
+        """
+        out: State = {}
+        for rows, batch in self._batches.groups():
+            for name, t in compute(rows, batch).items():
+                if name not in out:
+                    out[name] = t.new_zeros(self.rows, *t.shape[1:])
+                out[name][rows.to(t.device)] = t
+        return out
 
     def restart(self) -> None:
         """Another stream of mini-batches for every row, once rows have taken unlike numbers.
@@ -154,13 +168,13 @@ class Here:
         return streams.uniform(streams.keys(self._seed, purpose, self.round), count)[0]
 
     def validate(
-        self, x: Tensor, model: str = "w", loss: bool = False
+        self, x: Personal, model: str = "w", loss: bool = False
     ) -> Tensor:  # x[K, d] -> float64[K]
         """The error of each row's model on that client's own validation data; 0 where it has none.
 
         For a regression, and with `loss`, the loss. `model` says which of the models that a client
-        trains it is.
+        trains it is. Rows that `Method.predict` takes are validated as they are.
         """
         if self._validate is None:
             raise SettingError("data: this host offers no validation data")
-        return self._validate(self.complete(x, model), loss)
+        return self._validate(self.complete(x, model) if isinstance(x, Tensor) else x, loss)

@@ -503,7 +503,7 @@ class _Bench:
             batch=self.settings["batch"],
             batching=self.settings.get("batching", "replace"),
             dtype=self.task.dtype,
-            validate=lambda x, loss: torch.zeros(len(x), dtype=torch.float64),
+            validate=lambda x, loss: torch.zeros(self.clients, dtype=torch.float64),
         )
 
     def rule(self) -> PlainMean:
