@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import idiolect as il
+from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
 
 transformers = pytest.importorskip("transformers")
@@ -223,3 +224,27 @@ def test_a_run_s_directory_holds_no_base_and_its_models_are_read_back(tmp_path):
     for name in SPEAKERS:
         one, other = (r.personal(name).state_dict() for r in (loaded, result))
         assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_the_command_exports_the_adapter_of_a_client(tmp_path, monkeypatch, capsys):
+    (tmp_path / "adapted.py").write_text(
+        "import peft\n"
+        "from torch import nn\n"
+        "def net(inputs, outputs):\n"
+        "    base = nn.Sequential(nn.Linear(inputs[0], 8), nn.ReLU(), nn.Linear(8, outputs))\n"
+        "    return peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=['0', '2']))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = "run fedsa-lora --model adapted:net --clients 3 --samples 20 --rounds 1 --directory run"
+    assert main(run.split()) == 0
+    client = il.data.load("synthetic", clients=3, samples=20).ids[0]
+    export = ["export", "run", "--trust", "--format", "peft", "-o", "adapter"]
+    assert main([*export, "--client", str(client)]) == 0
+    assert {p.name for p in (tmp_path / "adapter").iterdir()} >= {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    capsys.readouterr()
+    assert main(export) != 0
+    assert "--format peft is of one client" in capsys.readouterr().err
