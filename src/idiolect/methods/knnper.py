@@ -1,6 +1,6 @@
 """kNN-Per: a shared model, corrected by what a client remembers of its own samples.
 
-Marfoq, Neglia, Kameni and Vidal 2022 (ICML), Algorithm 1. Choose it to personalise a shared model
+Marfoq, Neglia, Vidal and Kameni 2022 (ICML), Algorithm 1. Choose it to personalise a shared model
 without training: each client predicts with a mixture of the model and of the labels of the k
 training samples of its own that have the nearest features. Costs per round: as FedAvg; two forward
 passes and a search among its samples for a prediction. Keeps nothing but the samples.
