@@ -18,7 +18,7 @@ class Yogi(torch.optim.Optimizer):
     >>> x = torch.zeros(1, requires_grad=True)
     >>> x.grad = torch.ones(1)
     >>> Yogi([x], lr=0.1, betas=(0.0, 0.0), eps=0.0).step()
-    >>> round(float(x), 6)
+    >>> round(x.item(), 6)
     -0.1
     """
 
