@@ -173,6 +173,10 @@ GRIDS = {
 }
 
 
+# methods for which the search has not been run, and where their defaults come from
+NOT_SEARCHED: dict[str, str] = _DATA["not_searched"]
+
+
 # -- the runs -------------------------------------------------------------------------------------
 FORMAT = 2  # of the stored runs: a change in what a run means makes the old ones void
 
