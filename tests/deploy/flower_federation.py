@@ -83,7 +83,7 @@ class Federation:
 
     def ready(self) -> None:
         """The server's process is at work, and those of the sites have begun."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240  # eight programs that load torch, on a busy machine
         sites = [Path(self.state(n), "site.json") for n in range(1, self.sites + 1)]
         while not all(path.exists() for path in (self.layout.pid("server"), *sites)):
             assert time.monotonic() < end, self.words()

@@ -1,6 +1,7 @@
 """Whoever watches a server sees who is there, how far it is and who was put out; and no secret."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -196,6 +197,18 @@ def test_logs_keep_a_bounded_number_of_bytes(tmp_path):
     assert [file.name for file in files] == ["log.txt", "log.txt.1", "log.txt.2"]
     assert all(file.stat().st_size <= 1000 for file in files)
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+
+
+@pytest.mark.parametrize("level", ["", "INFO"])
+def test_only_warnings_of_flower_are_printed_unless_more_is_asked_for(tmp_path, level):
+    lines = "with role(Path(sys.argv[1]), 'x'): print(os.environ['FLWR_LOG_LEVEL'])"
+    imports = "import os, sys; from pathlib import Path"
+    program = f"{imports}; from idiolect.deploy.flower.process import role\n{lines}"
+    environment = {n: v for n, v in os.environ.items() if n != "FLWR_LOG_LEVEL"}
+    environment |= {"FLWR_LOG_LEVEL": level} if level else {}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == (level or "WARNING")
 
 
 def test_no_key_or_secret_is_an_argument_of_a_process(layout):
