@@ -230,7 +230,7 @@ def _begin(directory: Path, manifest: Mapping[str, Any]) -> None:
 # -- the methods ----------------------------------------------------------------------------------
 def read_contenders(specs: Sequence[AnyMethod | Plan], settings: dict[str, Any]) -> list[Plan]:
     """The methods of a tuning, each once; fields that one is given with are not varied."""
-    contenders = [replace(_contender(spec), settings=settings) for spec in specs]
+    contenders = [replace(_contender(spec, settings), settings=settings) for spec in specs]
     if not contenders:
         raise SettingError("methods must be at least one, got none")
     names = [contender.name for contender in contenders]
@@ -240,14 +240,14 @@ def read_contenders(specs: Sequence[AnyMethod | Plan], settings: dict[str, Any])
     return contenders
 
 
-def _contender(spec: AnyMethod | Plan) -> Plan:
+def _contender(spec: AnyMethod | Plan, settings: dict[str, Any]) -> Plan:
     """A compressor of a paper's grid is FedAvg, by its own name."""
     if isinstance(spec, str):
         name, colon, rest = spec.partition(":")
         if is_compressor(name):
             plan = Plan.of(f"{grid_of(ANY, name).method}{colon}{rest}")
         else:
-            plan = Plan.of(spec)
+            plan = Plan.of(spec, settings=settings)
             name = plan.method
     elif isinstance(spec, Plan):
         name = spec.method
