@@ -122,7 +122,6 @@ FUNCTIONS: dict[str, Signature] = {
         "return": tuple[dict[str, Float[Tensor, "_"]], dict[str, Tensor]],
     },
     "idiolect.host.evaluation:Evaluator.personal": {
-        "x": Float[Tensor, "K {self.task.d}"],
         "rows": Int[Tensor, "K"],
     },
 }

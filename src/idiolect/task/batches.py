@@ -197,7 +197,8 @@ class Batches:
             rows = np.flatnonzero(lengths == length)
             place = np.arange(length)
             exists = place < self.sizes[rows, None]
-            yield torch.from_numpy(rows), self._gather(np.where(exists, place, 0), exists, rows)
+            batch = self._gather(np.where(exists, place, 0), exists, rows)
+            yield torch.from_numpy(rows), replace(batch, tally=self.tally[rows], noise_keys=None)
 
     def _gather(
         self, place: np.ndarray, exists: np.ndarray, rows: np.ndarray | None = None
