@@ -146,7 +146,8 @@ INTERFACES: list[tuple[type, dict[str, Signature]]] = [
             "aggregate": {"up": dict[str, Float[Tensor, "S _"]]},
             "personal": {
                 "private": dict[str, Shaped[Tensor, "{here.rows} *_"]],
-                "return": Float[Tensor, "{here.rows} {task.d}"],
+                "return": Float[Tensor, "{here.rows} {task.d}"]
+                | dict[str, Shaped[Tensor, "{here.rows} *_"]],
             },
             "shared": {"return": Float[Tensor, "{task.d}"] | None},
         },
