@@ -122,7 +122,6 @@ FUNCTIONS: dict[str, Signature] = {
         "return": tuple[dict[str, Float[Tensor, "_"]], dict[str, Tensor]],
     },
     "idiolect.host.evaluation:Evaluator.personal": {
-        "x": Float[Tensor, "K {self.task.d}"],
         "rows": Int[Tensor, "K"],
     },
 }
@@ -147,7 +146,8 @@ INTERFACES: list[tuple[type, dict[str, Signature]]] = [
             "aggregate": {"up": dict[str, Float[Tensor, "S _"]]},
             "personal": {
                 "private": dict[str, Shaped[Tensor, "{here.rows} *_"]],
-                "return": Float[Tensor, "{here.rows} {task.d}"],
+                "return": Float[Tensor, "{here.rows} {task.d}"]
+                | dict[str, Shaped[Tensor, "{here.rows} *_"]],
             },
             "shared": {"return": Float[Tensor, "{task.d}"] | None},
         },

@@ -71,6 +71,16 @@ def test_a_client_with_fewer_samples_than_neighbours_looks_at_all_of_them(federa
     check_knn_per(federation, "logistic", lam=1.0, neighbours=100)
 
 
+@pytest.mark.parametrize("chunk", [0, 1])
+def test_a_client_without_samples_of_its_own_has_the_shared_model(federation, chunk):
+    """Alone in its chunk, or beside others with more and fewer samples."""
+    data = setting.arrange(federation, [0, "nobody", 5])
+    result = run(il.KnnPer(lam=0.9, steps=4), data, chunk=chunk, sample=2)
+    X = torch.eye(setting.FEATURES, dtype=torch.float64)
+    w = setting.task().under(dtype=torch.float64).module_of(helpers.state_of(result)["w"])
+    torch.testing.assert_close(result.personal("nobody")(X).softmax(-1), w(X).softmax(-1))
+
+
 @every_model
 def test_each_client_may_choose_lambda_by_its_validation_data(federation, model):
     choices = [0.3, 0.0, 0.25, 0.5, 0.75, 1.0]

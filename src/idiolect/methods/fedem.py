@@ -68,11 +68,10 @@ class FedEm(Averaging):
         return {"w": self.components * task.d}
 
     def server(self, task: Task) -> State:
-        numbers = np.arange(1, self.components, dtype=np.uint64)
-        models = [task.x0]
-        if len(numbers):
-            models += task.draw(streams.keys(task.seed, "component", 0, numbers)).unbind()
-        return {"w": torch.cat(models)}
+        numbers = np.arange(self.components, dtype=np.uint64)
+        starts = task.draw(streams.keys(task.seed, "component", 0, numbers))
+        starts[0] = task.x0
+        return {"w": starts.flatten()}
 
     def private(self, task: Task, clients: np.ndarray) -> State:
         return {"pi": task.x0.new_full((len(clients), self.components), 1 / self.components)}
@@ -111,11 +110,12 @@ class FedEm(Averaging):
     def predict(self, task: Task, personal: State, inputs: Tree) -> Tree:
         # Σ_m π_m h_m(x): of classes probabilities are mixed, else outputs
         mixes_probabilities = isinstance(task.criterion, OF_CLASSES)
-        mixture = personal["pi"].new_zeros(())
+        parts = []
         for x, weights in zip(personal["models"].unbind(1), personal["pi"].unbind(1), strict=True):
             outputs = logits(task.outputs(x, inputs))
             each = probabilities(task, outputs) if mixes_probabilities else outputs
-            mixture = mixture + each * weights.view(-1, *[1] * (each.dim() - 1))
+            parts.append(each * weights.view(-1, *[1] * (each.dim() - 1)))
+        mixture = torch.stack(parts).sum(0)
         return as_outputs(task, mixture, outputs.shape[-1]) if mixes_probabilities else mixture
 
 

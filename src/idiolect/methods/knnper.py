@@ -11,11 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.knobs import knob
 from ..core.types import Personal, State, Tree
 from ..method import Traits
+from ..task.batches import Batch
 from ..task.context import Here
 from ..task.losses import logits
 from ..task.task import Task
@@ -64,14 +66,17 @@ class KnnPer(FedAvg):
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Personal:
         x = here.complete(down["w"].expand(here.rows, -1))
-        samples = here.training_samples()
-        rows = {
-            "x": x,
-            "features": task.features(x, samples.inputs, self.layer).flatten(2),
-            "labels": labels(samples.targets),
-            "exists": samples.weights > 0,
-            "lam": x.new_full((here.rows, 1), self.lam),
-        }
+
+        def remember(k: Tensor, samples: Batch) -> State:
+            features = task.features(x[k], samples.inputs, self.layer).flatten(2)
+            exists = samples.weights > 0
+            return {"features": features, "labels": labels(samples.targets), "exists": exists}
+
+        lam = x.new_full((here.rows, 1), self.lam)
+        memory = here.of_training_samples(remember)
+        if not memory:  # nobody here has samples
+            memory = remember(torch.arange(here.rows), here.training_samples())
+        rows = {"x": x, "lam": lam} | memory
         return rows | {"lam": self._best(rows, here)} if self.grid else rows
 
     def _best(self, rows: State, here: Here) -> Tensor:  # -> [K, 1]
@@ -95,18 +100,19 @@ class KnnPer(FedAvg):
 
     def memory(self, features: Tensor, rows: State, classes: int) -> Tensor:
         """h_kNN: the labels of the nearest samples by their weights, [K, B, F] -> [K, B, C]."""
-        memory = rows["features"]
-        k = min(self.neighbours, memory.shape[1])
+        more = max(self.neighbours - rows["features"].shape[1], 0)  # so that there are k
+        memory = F.pad(rows["features"], (0, 0, 0, more))
+        exists, targets = (F.pad(rows[name], (0, more)) for name in ("exists", "labels"))
         pieces = []
         for piece in features.split(max(1, _AT_ONCE // memory[..., 0].numel()), dim=1):
             distances = torch.cdist(piece, memory, compute_mode="donot_use_mm_for_euclid_dist")
             if self.distance == "squared":
                 distances = distances.square() / memory.shape[2]
-            distances = distances.masked_fill(~rows["exists"].unsqueeze(1), torch.inf)
+            distances = distances.masked_fill(~exists.unsqueeze(1), torch.inf)
             nearest, index = distances.sort(dim=-1, stable=True)  # of equal ones the first
             # ∝ Σ_i 1{y = y_i} exp(-d(φ(x), φ(x_i)) / σ)
-            weights = (-nearest[..., :k] / self.scale).softmax(-1)
-            classes_near = rows["labels"].unsqueeze(1).expand_as(distances).gather(2, index)
+            weights = (-nearest[..., : self.neighbours] / self.scale).softmax(-1)
+            classes_near = targets.unsqueeze(1).expand_as(distances).gather(2, index)
             blank = piece.new_zeros(*weights.shape[:2], classes)
-            pieces.append(blank.scatter_add(2, classes_near[..., :k], weights))
+            pieces.append(blank.scatter_add(2, classes_near[..., : self.neighbours], weights))
         return torch.cat(pieces, dim=1)

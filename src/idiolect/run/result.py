@@ -21,7 +21,7 @@ from ..data.federation import Federation
 from ..data.prepare import Preparation
 from ..data.read.ids import plain_id, unknown_client
 from ..host.scores import COLLAPSE_LOSS
-from ..methods.predictor import no_single_model
+from ..methods.predictor import no_single_model, predicts_by_itself
 from ..report.card import model_card
 from ..report.format import number
 from ..report.subgroup_tables import SubgroupsView, subgroups_view
@@ -269,6 +269,8 @@ class Result:
         whose each is. `best`: as they were in the best round by validation data.
         """
         models = self.models(seed, best)
+        if predicts_by_itself(models.contract.method):
+            raise SettingError(f"export: {no_single_model(models.contract.method)}")
         task = models.task
         target = private_folder(Path(folder))
         index: dict[str, str] = {}
@@ -276,8 +278,7 @@ class Result:
         paths: list[Path] = []
         for wire_id, client_id in enumerate(models.roster.ids):
             x = models.personal(client_id)
-            if not isinstance(x, Tensor):
-                raise SettingError(f"export: {no_single_model(models.contract.method)}")
+            assert isinstance(x, Tensor)
             if task.numerics.target_scale is None:
                 weights = {**constants(task.module), **task.tensors_of(x.cpu())}
             else:  # the module that is handed out, whose outputs are in the user's units

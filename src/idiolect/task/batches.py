@@ -166,7 +166,7 @@ class Batches:
             self._ahead = ahead.to(self.device)
             share = (self.sizes > 0)[:, None] / np.full((1, self.batch), float(self.batch))
             self._share = torch.from_numpy(share).to(device=self.device, dtype=self.dtype)
-        return self._take(self._ahead[:, at], self._share, self._empty)
+        return self._take(self._ahead[:, at], self._share)
 
     def _next_in_order(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions step*B ... of each row's current pass, and which of them exist."""
@@ -215,21 +215,24 @@ class Batches:
         index = torch.from_numpy((starts if rows is None else starts[rows])[:, None] + place)
         weights = torch.from_numpy(exists / np.maximum(exists.sum(1, keepdims=True), 1))
         weights = weights.to(device=self.device, dtype=self.dtype)
-        return self._take(index.to(self.device), weights, self._empty if rows is None else None)
+        return self._take(index.to(self.device), weights, rows)
 
-    def _take(self, index: Tensor, weights: Tensor, empty: Tensor | None) -> Batch:  # index[K, B]
+    def _take(self, index: Tensor, weights: Tensor, rows: np.ndarray | None = None) -> Batch:
+        """Samples index[K, B] of all rows; or of some that have data, for no gradients."""
         flat = index.flatten()
         if self._shares is not None:
             weights = weights * self._shares.index_select(0, flat).view(index.shape).to(weights)
 
         def chosen(t: Tensor) -> Tensor:
             samples = t.index_select(0, flat).view(*index.shape, *t.shape[1:])
-            if empty is not None:  # nobody's data, in place of some other client's
-                samples[empty] = 0
+            if rows is None and self._empty is not None:  # nobody's data, not another client's
+                samples[self._empty] = 0
             return samples
 
         inputs = map_tree(chosen, self.inputs)
         targets = map_tree(chosen, self.targets)
         sequences = self.sequences and self.sequences.of(index.cpu())
+        if rows is not None:
+            return Batch(inputs, targets, weights, self.tally[rows], sequences=sequences)
         noise = self._noise()
         return Batch(inputs, targets, weights, self.tally, None, noise, sequences=sequences)

@@ -108,14 +108,18 @@ class Here:
         """Rows computed from all training samples, clients of like size together.
 
         `compute(rows, batch)` is given the positions of some rows and their samples, and returns a
-        tensor for each name with a line for each of them. Clients without samples have zeros.
+        tensor for each name with a line for each of them. Clients without samples have zeros, and
+        lines of unlike lengths are filled up with zeros.
         """
+        groups = [(rows, compute(rows, batch)) for rows, batch in self._batches.groups()]
         out: State = {}
-        for rows, batch in self._batches.groups():
-            for name, t in compute(rows, batch).items():
-                if name not in out:
-                    out[name] = t.new_zeros(self.rows, *t.shape[1:])
-                out[name][rows.to(t.device)] = t
+        for name, like in groups[0][1].items() if groups else ():
+            shape = torch.tensor([group[name].shape[1:] for _, group in groups]).amax(0).tolist()
+            out[name] = like.new_zeros(self.rows, *shape)
+            for rows, group in groups:
+                filled = like.new_zeros(len(rows), *shape)
+                filled[tuple(map(slice, group[name].shape))] = group[name]
+                out[name][rows.to(like.device)] = filled
         return out
 
     def restart(self) -> None:
