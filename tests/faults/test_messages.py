@@ -207,16 +207,16 @@ def test_hosts_take_no_message_of_another_run_round_or_contract():
     before = {n: t.clone() for n, t in host.store.save().items()}
     order = session.server.open().order
     down = contract.method.broadcast(contract.task, session.server.state)
-    assert wire.pack_down(down, contract.run, 1, contract.checksum) == order.down
+    assert wire.pack_down(down, contract.run, 1, contract.checksum) == order.down.common
     for message in (
         wire.pack_down(down, contract.run + 1, 1, contract.checksum),
         wire.pack_down(down, contract.run, 0, contract.checksum),
         wire.pack_down(down, contract.run, 1, contract.checksum + 1),
-        order.down[:-1],
+        order.down.common[:-1],
         b"",
     ):
         with pytest.raises(ValueError, match="message down"):
-            host.update(replace(order, down=message))
+            host.update(replace(order, down=wire.DownMessage(message)))
     assert all(torch.equal(t, before[n]) for n, t in host.store.save().items())
 
 
