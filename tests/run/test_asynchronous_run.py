@@ -198,6 +198,11 @@ REFUSED = {
     "rsa": "adds up",
     "dichotomy": "votes",
     "fedproto": "means over the clients of a round",
+    "cfl": "every client is heard",
+    **dict.fromkeys(
+        ("fedamp", "heurfedamp", "pfedhn", "fedfomo", "pfedgraph"),
+        "sends each client a message of its own",
+    ),
     # of a model with one layer all of which is private
     **dict.fromkeys(
         ("ffgg", "local-ffgg", "fedalt", "fedsim", "fedper", "fedrep", "fedbabu"),
