@@ -287,8 +287,11 @@ def check_figures(c: Combination, result: il.Result) -> None:
                     )
 
 
-def first_round(c: Combination, federation: il.Federation) -> tuple[dict, dict, set]:
-    """After one local round: private rows and messages by wire id; and who is malicious."""
+def first_round(c: Combination, federation: il.Federation) -> tuple[dict, dict, set, int]:
+    """After one local round: private rows and messages by wire id; who is malicious; the contract.
+
+    Step sizes and the scale of targets are in the contract: they come from the data of all clients.
+    """
     settings = c.settings()
     for name in ("timing", "delays", "concurrency", "next_client", "staleness", "buffer"):
         settings.pop(name, None)
@@ -311,7 +314,8 @@ def first_round(c: Combination, federation: il.Federation) -> tuple[dict, dict, 
         kept = host.all_rows()
         for k, wire_id in enumerate(host.wire_ids.tolist()):
             rows[wire_id] = digest({name: t[k] for name, t in kept.items()})
-    return rows, sent, set(session.people.malicious.tolist())
+    malicious = set(session.people.malicious.tolist())
+    return rows, sent, malicious, session.contract.checksum
 
 
 def check_others(c: Combination) -> None:
@@ -323,11 +327,13 @@ def check_others(c: Combination) -> None:
         with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.manual_seed(6)
-            rows, sent, malicious = first_round(c, federation)
+            rows, sent, malicious, contract = first_round(c, federation)
             torch.manual_seed(6)
-            other_rows, other_sent, _ = first_round(c, other)
+            other_rows, other_sent, _, other_contract = first_round(c, other)
     except SettingError:
         return  # the other data, or rounds in place of arrivals, do not fit
+    if contract != other_contract:
+        return
     settings = build(Settings, c.settings(), "run")
     colludes = settings.attack is not None and settings.attack.colludes
     skipped = {changed} | (malicious if colludes else set())

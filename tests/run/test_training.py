@@ -17,10 +17,6 @@ from idiolect.methods import METHODS, make_method
 from idiolect.testing import check_method
 
 ADAM = {"optimizer": "adam", "optimizer_state": "private"}
-OPEN = (
-    *("local", "fedavg", "fedprox", "ditto", "lg-fedavg", "fedalt", "fedsim", "finetune"),
-    *("fedper", "fedrep", "fedbabu", "fedala", "ifca", "feddyn", "slowmo", "fedsplit"),
-)
 
 
 def net(classes=3) -> nn.Module:
@@ -41,7 +37,7 @@ def test_a_method_takes_an_optimiser_or_says_why_not(name):
     """Those whose local solver is left open take one; the others give the reason."""
     task = il.Task(net)
     settings = {"rounds": 2, "optimizer": "adam", "batch": 8}
-    if name in OPEN:
+    if method(name).traits.optimizers:
         plain = run(method(name), None, task, **settings | {"optimizer": "sgd"})
         result = run(method(name), None, task, **settings)
         assert result.summary()["loss"]["mean"] != plain.summary()["loss"]["mean"]
