@@ -63,9 +63,14 @@ class Moon(FedAvg):
     def contrast(self, run: Pass, rows: State) -> Tensor:  # -> [K, B]
         """-μ log(exp(sim(z, z_glob) / τ) / (exp(sim(z, z_glob) / τ) + exp(sim(z, z_prev) / τ)))."""
         assert run.features is not None
-        z = run.features.flatten(2)
+        z = _vectors(run.features)
         near, far = (
-            torch.cosine_similarity(z, rows[name].flatten(2), dim=-1) / self.temperature
+            torch.cosine_similarity(z, _vectors(rows[name]), dim=-1) / self.temperature
             for name in ("near", "far")
         )
         return -self.mu * torch.stack([near, far], dim=-1).log_softmax(-1)[..., 0]
+
+
+def _vectors(features: Tensor) -> Tensor:
+    """Features as one vector per sample: [K, B, ...] -> [K, B, F]."""
+    return features.unsqueeze(-1).flatten(2)

@@ -160,7 +160,10 @@ def test_the_problem_of_the_notebook_on_byzantine_clients_is_drawn_with_its_seed
     assert (constants.w, constants.mu_w, constants.f) == pytest.approx((50.3, 0.29, 85.6), rel=0.02)
 
 
-@pytest.mark.parametrize("name", sorted(il.METHODS))
+OF_CLASSES = {"fedproto", "fedrod", "fml", "knn-per"}
+
+
+@pytest.mark.parametrize("name", sorted(set(il.METHODS) - OF_CLASSES))
 def test_every_method_runs_on_a_problem(name):
     from idiolect.methods import make_method
 

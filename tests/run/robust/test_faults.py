@@ -13,6 +13,7 @@ from idiolect.host.host import Host
 from idiolect.server.server import EXCHANGES, Server
 from idiolect.wire import messages as wire
 from idiolect.wire.admission import REASONS
+from idiolect.wire.messages import ReceivedDown
 from run.robust.common import (
     CHANNELS,
     CLIENTS,
@@ -430,7 +431,7 @@ def test_a_coded_message_does_not_depend_on_who_else_is_in_the_cohort(channel):
 
     def messages(cohort):
         (host,) = run("fedavg", rounds=0, channel=channel).session().hosts
-        down = {"w": host.contract.task.x0}
+        down = ReceivedDown({"w": host.contract.task.x0}, two[:0], {})
         return [
             host._send(round, down, [(cohort, {"w": numbers[round, cohort]})]) for round in range(3)
         ]
