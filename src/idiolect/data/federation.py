@@ -557,9 +557,9 @@ the nearest is 13
         >>> f.ids, f.inputs["input_ids"].shape, bytes(f.targets[0].tolist())
         (('Ann', 'Bob'), torch.Size([2, 4]), b'o be')
         """
-        from .read.language import Columns, read_texts
+        from .read.language import TextColumns, read_texts
 
-        columns = Columns(user, text, prompt, response)
+        columns = TextColumns(user, text, prompt, response)
         return cls.from_arrays(
             **read_texts(texts, tokenizer, columns, length, end, vocabulary, options)
         )

@@ -111,25 +111,25 @@ def derivatives(
 
 # -- features of a named layer ---------------------------------------------------------------------
 @dataclass(frozen=True)
-class Layer:
+class FeatureLayer:
     """Where features are read: what a module is given, or what it returns."""
 
     path: str
     given: bool
 
 
-def find_layer(module: nn.Module, layout: Layout, name: str) -> Layer:
+def find_layer(module: nn.Module, layout: Layout, name: str) -> FeatureLayer:
     """The layer of a name: "head" is what the model's last layers are given."""
     if name == HEAD:
-        return Layer(layout.parts.head[0].rpartition(".")[0], given=True)
+        return FeatureLayer(layout.parts.head[0].rpartition(".")[0], given=True)
     modules = dict(module.named_modules())
     if name not in modules or not name:
         raise nearest(name, [HEAD, *(n for n in modules if n)], "layer")
-    return Layer(name, given=False)
+    return FeatureLayer(name, given=False)
 
 
 @contextmanager
-def reading(module: nn.Module, layer: Layer) -> Iterator[list[Tensor]]:
+def reading(module: nn.Module, layer: FeatureLayer) -> Iterator[list[Tensor]]:
     """The features of the passes under way, in the order of the calls of that layer."""
     seen: list[Tensor] = []
     target = module.get_submodule(layer.path)

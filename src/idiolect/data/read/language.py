@@ -48,7 +48,7 @@ class TokenWindow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Columns:
+class TextColumns:
     """What the columns of rows are called."""
 
     user: str = "user"
@@ -77,7 +77,7 @@ def json_lines(path: Path) -> Iterator[Any]:
         yield from map(json.loads, lines)
 
 
-def read_rows(texts: Any, columns: Columns) -> list[TextRow]:
+def read_rows(texts: Any, columns: TextColumns) -> list[TextRow]:
     """The rows of any source; see the table above."""
     if isinstance(texts, (str, os.PathLike)):
         path = given_path(os.fspath(texts), "texts")
@@ -91,7 +91,7 @@ def read_rows(texts: Any, columns: Columns) -> list[TextRow]:
     return [columns.row(row, f"texts: row {i}") for i, row in enumerate(texts)]
 
 
-def _of_file(path: Path, columns: Columns) -> list[TextRow]:
+def _of_file(path: Path, columns: TextColumns) -> list[TextRow]:
     if path.suffix not in (".jsonl", ".json", ".ndjson"):
         raise SettingError(f"texts must be a file of JSON lines or a folder, got {path.name!r}")
     try:
@@ -188,7 +188,7 @@ class TokenCutter:
 def read_texts(
     texts: Any,
     tokenizer: Tokenizer,
-    columns: Columns,
+    columns: TextColumns,
     length: int,
     end: int | None,
     vocabulary: int,
