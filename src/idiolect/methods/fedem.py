@@ -85,7 +85,7 @@ class FedEm(Averaging):
             shares = _shares(task, [x[k] for x in start], pi[k], samples)
             return {"pi": (shares * samples.weights.unsqueeze(-1)).sum(1)}
 
-        kept = {"pi": pi} | here.of_training_samples(mean_shares)
+        private_rows = {"pi": pi} | here.of_training_samples(mean_shares)
         models = list(start)
         by = [
             here.optimise.begin(f"w{m}", x, self.lr) if here.optimise else None
@@ -99,7 +99,7 @@ class FedEm(Averaging):
                 # θ_m <- θ_m - η Σ_i q(z_i = m) ∇ l(θ_m; x_i, y_i)
                 own = Term(partial(_weighed, task), samples={"share": shares[..., m]}, loss=0.0)
                 models[m] = moved(x, task.grad(x, batch, own), self.lr, by[m], active)
-        return {"w": torch.cat(models, dim=1)}, kept
+        return {"w": torch.cat(models, dim=1)}, private_rows
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Personal:
         return {"models": self._models(task, down, here), "pi": private["pi"]}
