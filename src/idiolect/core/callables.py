@@ -100,8 +100,8 @@ def _kind(parameter: Parameter) -> type:
     """The plain type of a parameter, by annotation or default; `object` where it is another."""
     default = parameter.default
     kind = type(default) if parameter.annotation is parameter.empty else parameter.annotation
-    known = kind in PLAIN and (default is parameter.empty or isinstance(default, PLAIN))
-    return kind if known else object
+    is_plain = kind in PLAIN and (default is parameter.empty or isinstance(default, PLAIN))
+    return kind if is_plain else object
 
 
 def _field(parameter: Parameter, name: str, untyped_flags: bool) -> Any:

@@ -77,11 +77,11 @@ class FedAmp(LocalSgd):
     def address(self, task: Task, server: State, clients: Tensor) -> State:
         clients = clients.to(task.device)
         own = server["models"][clients]
-        heard = server["heard"][:, 0].nonzero().flatten()  # of the others nothing is known
+        senders = server["heard"][:, 0].nonzero().flatten()  # of the others nothing is known
         models = server["models"]
-        if len(heard) < len(models):
-            models = models[heard]
-        others = (clients.unsqueeze(1) != heard).to(own.dtype)
+        if len(senders) < len(models):
+            models = models[senders]
+        others = (clients.unsqueeze(1) != senders).to(own.dtype)
         weights = self.weights(own, models, others)
         # u_i = ξ_ii w_i + Σ_j≠i ξ_ij w_j, ξ_ii = 1 - Σ_j≠i ξ_ij
         return {"w": (1 - weights.sum(1, keepdim=True)) * own + weights @ models}

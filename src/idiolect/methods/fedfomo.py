@@ -63,21 +63,21 @@ class FedFomo(LocalSgd):
     def server_rows(self, task: Task, clients: np.ndarray) -> State:
         models = task.x0.repeat(len(clients), 1)
         key = torch.from_numpy(clients.view(np.int64).copy()).to(task.device).unsqueeze(1)
-        known = key.new_zeros(len(clients), self.remembered)
+        neighbours = key.new_zeros(len(clients), self.remembered)
         return {
             "models": models,
             "heard": models.new_zeros(len(clients), 1),
             "key": key,
-            "known": known,  # the clients that p_i, its row of P, is about, by key; 0 = none
-            "affinity": known.to(task.dtype),
+            "known": neighbours,  # the clients that p_i, its row of P, is about, by key; 0 = none
+            "affinity": neighbours.to(task.dtype),
         }
 
     def broadcast(self, task: Task, server: State) -> State:
         return {}
 
     def address(self, task: Task, server: State, clients: Tensor) -> State:
-        chosen, others = self.choose(task, server, clients.to(task.device))
-        return {"models": server["models"][chosen], "others": others.to(task.dtype)}
+        selection, others = self.choose(task, server, clients.to(task.device))
+        return {"models": server["models"][selection], "others": others.to(task.dtype)}
 
     def choose(self, task: Task, server: State, clients: Tensor) -> tuple[Tensor, Tensor]:
         """Whose models each client is sent, [K, M], and which of them there are."""
@@ -92,8 +92,8 @@ class FedFomo(LocalSgd):
         best = order.gather(1, p.argsort(dim=1, descending=True, stable=True))[:, :count]
         # ε-greedy: as many of the best as coins have fallen so, the others at random
         explore = max(self.explore - self.decay * int(server["round"]), 0.0)
-        taken = (coins >= explore).sum(1, keepdim=True) > places[:count]
-        score = luck.scatter_add(1, best, (2 * taken).to(luck)).masked_fill(~possible, -1)
+        by_affinity = (coins >= explore).sum(1, keepdim=True) > places[:count]
+        score = luck.scatter_add(1, best, (2 * by_affinity).to(luck)).masked_fill(~possible, -1)
         top = score.topk(count, dim=1)
         missing = (0, self.models - count)
         return pad(top.indices, missing), pad(top.values >= 0, missing)
@@ -110,18 +110,18 @@ class FedFomo(LocalSgd):
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
         clients = rule.wire_ids.to(task.device)
-        chosen, others = self.choose(task, server, clients)
+        selection, others = self.choose(task, server, clients)
         # p_i <- p_i + w_i
-        p = affinities(server, clients).scatter_add(1, chosen, up["weights"] * others)
+        p = affinities(server, clients).scatter_add(1, selection, up["weights"] * others)
         places = p.abs().topk(min(self.remembered, p.shape[1]), dim=1).indices
         affinity = p.gather(1, places)
-        known = torch.where(affinity != 0, server["key"][:, 0][places], 0)
-        missing = (0, self.remembered - known.shape[1])
+        neighbours = torch.where(affinity != 0, server["key"][:, 0][places], 0)
+        missing = (0, self.remembered - neighbours.shape[1])
         return {
             "round": server["round"] + 1,
             "models": server["models"][clients] + up["change"],
             "heard": torch.ones_like(up["change"][:, :1]),
-            "known": pad(known, missing),
+            "known": pad(neighbours, missing),
             "affinity": pad(affinity, missing),
         }
 
@@ -156,8 +156,8 @@ class FedFomo(LocalSgd):
 
 def affinities(server: State, clients: Tensor) -> Tensor:  # -> [K, N]
     """The rows p_i of the matrix P for these clients, as far as they are remembered."""
-    rows, known = server["affinity"][clients], server["known"][clients]
+    rows, neighbours = server["affinity"][clients], server["known"][clients]
     keys, order = server["key"][:, 0].sort()
-    places = order[torch.searchsorted(keys, known).clamp(max=len(keys) - 1)]
+    places = order[torch.searchsorted(keys, neighbours).clamp(max=len(keys) - 1)]
     blank = rows.new_zeros(len(clients), len(keys))
     return blank.scatter_add(1, places, rows)  # an affinity is 0 where none is known

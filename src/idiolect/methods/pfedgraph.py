@@ -59,10 +59,10 @@ class PFedGraph(LocalSgd):
 
     def address(self, task: Task, server: State, clients: Tensor) -> State:
         own = server["models"][clients.to(task.device)]
-        heard = server["samples"][:, 0].nonzero().flatten()
-        if not len(heard):
+        senders = server["samples"][:, 0].nonzero().flatten()
+        if not len(senders):
             return {"w": own, "neighbours": torch.zeros_like(own)}
-        models, samples = server["models"][heard], server["samples"][heard, 0]
+        models, samples = server["models"][senders], server["samples"][senders, 0]
         p = samples / samples.sum()
         # min_x α ||x - p||² + d·x on the simplex, d_j = -cos(θ_i - θ⁰, θ_j - θ⁰)
         graph = onto_simplex(p + cosines(own - task.x0, models - task.x0) / (2 * self.alpha))

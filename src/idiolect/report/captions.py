@@ -262,8 +262,8 @@ def _fates(trained: Rows, _: Goals) -> Iterator[str]:
     for r in trained:
         parts = []
         if "messages" in r and r["messages"]["counted"] < r["messages"]["asked"]:
-            counted, asked = r["messages"]["counted"], r["messages"]["asked"]
-            parts = [f"{counted:,} of {plural(asked, 'message')} counted"]
+            counted, expected = r["messages"]["counted"], r["messages"]["asked"]
+            parts = [f"{counted:,} of {plural(expected, 'message')} counted"]
         for fate in ("rejected", "missing"):
             if reasons := r.get(f"{fate}_by_reason"):
                 listing = ", ".join(f"{n:,} {reason}" for reason, n in reasons.items() if n)

@@ -120,7 +120,7 @@ def _columns(data: dict[str, Any]) -> list[str]:
 
 def _model(record: Any, summary: dict[str, Any], defaults: Mapping[str, Any]) -> str:
     shared = any(s.shared_model for s in record.seeds)
-    heard = summary.get("heard")
+    clients_heard = summary.get("heard")
     facts: list[tuple[str, object]] = [
         ("model", f"{record.model.get('module', '')}, {record.parameters:,} numbers"),
         ("loss", record.model.get("loss", "")),
@@ -130,7 +130,9 @@ def _model(record: Any, summary: dict[str, Any], defaults: Mapping[str, Any]) ->
         ("rounds", f"{summary['rounds']:,} ({', '.join(sorted(set(summary['stopped'])))})"),
         (
             "clients heard per round",
-            f"{round(heard['clients'], 2):,} of {heard['of']:,}" if heard else "",
+            f"{round(clients_heard['clients'], 2):,} of {clients_heard['of']:,}"
+            if clients_heard
+            else "",
         ),
         ("run settings that differ from the defaults", _pairs(_changed(record.settings, defaults))),
     ]
@@ -359,9 +361,9 @@ def _limits(record: Any, summary: dict[str, Any], local: Any) -> str:
 
 
 def _cost(record: Any, summary: dict[str, Any]) -> str:
-    sent = ", ".join(f"{size(summary['bytes'][way])} {way}" for way in ("up", "down"))
+    volume = ", ".join(f"{size(summary['bytes'][way])} {way}" for way in ("up", "down"))
     facts: list[tuple[str, object]] = [
-        ("sent by all clients, per seed", sent),
+        ("sent by all clients, per seed", volume),
         ("gradients per client", count(summary["gradients_per_client"])),
         ("seconds, all seeds", f"{summary['seconds']:.1f}"),
         ("seeds", ", ".join(map(str, summary["seeds"]))),

@@ -337,16 +337,16 @@ class _Blocks:
         """Of all samples of some subgroups, bool[S], or of those outside a block; NaN of none."""
         if not subgroups.any():
             return math.nan
-        chosen = torch.from_numpy(subgroups)
-        rows, whole = self.rows[chosen], self.counts[chosen, 0].sum(0)
-        sizes = self.sizes[:, chosen].T.flatten()
+        selection = torch.from_numpy(subgroups)
+        rows, whole = self.rows[selection], self.counts[selection, 0].sum(0)
+        sizes = self.sizes[:, selection].T.flatten()
         if not without:
             return self.metric.pooled(rows[:, 0].flatten(0, 1), whole, sizes)
         others = [b for b in range(1, rows.shape[1]) if b != without]
         # sizes matter to functions of the user alone, which are not counted in blocks
         sizes = sizes.repeat(len(others))
         rest = rows[:, others].flatten(0, 2)
-        return self.metric.pooled(rest, whole - self.counts[chosen, without].sum(0), sizes)
+        return self.metric.pooled(rest, whole - self.counts[selection, without].sum(0), sizes)
 
 
 def _jackknife_interval(value: float, without: np.ndarray) -> tuple[float, float]:

@@ -96,8 +96,8 @@ def trivial_row(task: Task, federation: Federation, settings: Settings) -> dict[
         baseline_row(data, reported_loss(task, data, s), s.metrics, s.metric, s.positive)
         for data in every
     ]
-    known = [row for row in rows if row is not None]
-    return mean_row(known) if known else None
+    rows_with_values = [row for row in rows if row is not None]
+    return mean_row(rows_with_values) if rows_with_values else None
 
 
 def facts_of_repeat(data: Mapping[str, Any], seed: int) -> dict[str, Any]:

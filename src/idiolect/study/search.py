@@ -270,8 +270,8 @@ class Search:
         """All plans of a group, the best first."""
         group = name or self.names[0]
         if group not in self._standings:
-            known = ", ".join(self._standings)
-            raise SettingError(f"name must be one of {known}, got {group!r}")
+            groups = ", ".join(self._standings)
+            raise SettingError(f"name must be one of {groups}, got {group!r}")
         return self._standings[group]
 
     @cached_property

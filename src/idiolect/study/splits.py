@@ -179,9 +179,9 @@ def splits(
                     f"validation loss {number(loss)}"
                 )
     sizes = {s: federation.weight_totals(s)[people] for s in ("train", "valid")}
-    heard = run_settings.sampled(len(people), method.traits.hears_all)
+    clients_heard = run_settings.sampled(len(people), method.traits.hears_all)
     rows = [
-        _row(candidate, bound, [one[i] for one in scores], sizes, heard, federation.classes)
+        _row(candidate, bound, [one[i] for one in scores], sizes, clients_heard, federation.classes)
         for i, candidate in enumerate(split_candidates)
     ]
     _against_best(rows, scores, sizes["valid"])
@@ -193,7 +193,7 @@ def splits(
         "start": {"method": label_of(method), "rounds": run_settings.rounds},
         "finetune": {"steps": steps, "rates": rates, "private_start": private_start},
         "seeds": list(seeds),
-        "heard": heard,
+        "heard": clients_heard,
     }
     title = (
         f"{federation.name}: {plural(len(people), 'client')}, d = {whole.d:,}; "

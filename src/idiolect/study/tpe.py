@@ -120,7 +120,7 @@ def evaluated(plan: Plan, measure: str) -> Plan:
 
 
 @dataclass(eq=False)
-class Proposal:
+class PlannedTrial:
     """A trial of the study: a plan that Optuna proposed, with the runs of its seeds."""
 
     trial: Any  # Optuna's
@@ -219,7 +219,7 @@ def study_search(
     digest = hashlib.sha256(study_key.encode()).hexdigest()[:16]
     rounds = build(Settings, probe.of_seed(0), "run").rounds * len(seeds)
     slots = [Slot(rounds) for _ in range(trials)]
-    proposals: list[Proposal] = []
+    proposals: list[PlannedTrial] = []
     manifest = {"space": written_space(space), "trials": trials, "jobs": jobs}
     sampler = optuna.samplers.TPESampler(seed=seeds[0], constant_liar=jobs > 1)
     with (
@@ -233,12 +233,12 @@ def study_search(
             direction="maximize" if target.higher else "minimize", sampler=sampler
         )
 
-        def ask() -> Proposal:
+        def ask() -> PlannedTrial:
             trial = study.ask()
             plan = vary(contender, _suggestion(trial, space))
-            return Proposal(trial, plan, evaluated(plan, target.measure))
+            return PlannedTrial(trial, plan, evaluated(plan, target.measure))
 
-        def train(owners: dict[Trial, Proposal]) -> None:
+        def train(owners: dict[Trial, PlannedTrial]) -> None:
             def failed(trial: Trial, error: Exception) -> None:
                 owners[trial].error = f"{type(error).__name__}: {error}"
 
@@ -313,7 +313,7 @@ def _importance(study: Any) -> dict[str, float]:
 
 
 def _search_of(
-    proposals: Sequence[Proposal],
+    proposals: Sequence[PlannedTrial],
     criterion: Criterion,
     stock: Stock,
     importance: dict[str, float],

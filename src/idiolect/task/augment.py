@@ -49,8 +49,8 @@ class Crop(Change):
         height, width = x.shape[2:]
         padded = nn.functional.pad(x, (self.padding,) * 4, value=self.fill)
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [n, C, places, places, H, W]
-        top, left = _whole(u, 2 * self.padding + 1).unbind(1)
-        return windows[torch.arange(len(x), device=x.device), :, top, left]
+        top, across = _whole(u, 2 * self.padding + 1).unbind(1)
+        return windows[torch.arange(len(x), device=x.device), :, top, across]
 
 
 @dataclass(frozen=True)

@@ -131,21 +131,21 @@ def find_layer(module: nn.Module, layout: Layout, name: str) -> FeatureLayer:
 @contextmanager
 def reading(module: nn.Module, layer: FeatureLayer) -> Iterator[list[Tensor]]:
     """The features of the passes under way, in the order of the calls of that layer."""
-    seen: list[Tensor] = []
+    features: list[Tensor] = []
     target = module.get_submodule(layer.path)
 
     def before(_: nn.Module, args: tuple) -> None:
-        seen.append(args[0])
+        features.append(args[0])
 
     def after(_: nn.Module, args: tuple, output: Tensor) -> None:
-        seen.append(output)
+        features.append(output)
 
     if layer.given:
         hook = target.register_forward_pre_hook(before)
     else:
         hook = target.register_forward_hook(after)
     try:
-        yield seen
+        yield features
     finally:
         hook.remove()
 

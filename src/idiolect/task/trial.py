@@ -72,8 +72,8 @@ class Behaviour:
 def try_out(module: nn.Module, loss: Loss, inputs: Tree, targets: Tree) -> Behaviour:
     """Run them on a few samples of one client; what fails here is left to the checks of a run."""
     reading = Behaviour.read(module, loss)
-    known = not reading.draws and not reading.mixes and layer_chain(module) is not None
-    if known and not reading.compares:
+    is_chain = not reading.draws and not reading.mixes and layer_chain(module) is not None
+    if is_chain and not reading.compares:
         return reading
     model = shared_copy(module)
     is_small = sum(p.numel() for p in model.parameters()) <= _DOUBLE
@@ -86,7 +86,7 @@ def try_out(module: nn.Module, loss: Loss, inputs: Tree, targets: Tree) -> Behav
         trial = _Trial(model, loss, inputs, targets, precision)
         try:
             with keyed_draws(0):
-                return trial.behaviour(reading, known)
+                return trial.behaviour(reading, is_chain)
         except SettingError:
             raise
         except Exception:  # whatever a user's model does in another precision

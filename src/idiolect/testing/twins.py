@@ -81,9 +81,9 @@ class TwinnedHost:
         answer = self.host.answer(query)
         self.sent += [row.tobytes() for row in answer]
         for twin in self.twins:
-            asked = _unchanged(Ragged.even(answer), twin)
+            unchanged = _unchanged(Ragged.even(answer), twin)
             other = twin.host.answer(query)
-            same = np.array_equal(answer[asked], other[asked])
+            same = np.array_equal(answer[unchanged], other[unchanged])
             assert same, f"answers depend on {twin.what}"
         return answer
 

@@ -236,8 +236,8 @@ def check(preparation: Preparation) -> None:
         raise ValueError("bytes_down: a number >= 0")
     cells = preparation.cells
     choices = {"decimal": DECIMALS, "thousands": THOUSANDS, "units": UNITS, "limits": LIMITS}
-    for name, known in choices.items():
-        if getattr(cells, name) not in known:
+    for name, accepted in choices.items():
+        if getattr(cells, name) not in accepted:
             raise ValueError(f"cells: {name} {getattr(cells, name)!r} is unknown")
     for column in preparation.columns:
         _check_column(column, preparation)

@@ -131,12 +131,12 @@ class PictureDomains(ByDomain):
         if odd is not None:
             raise SettingError(f"path: {str(odd)[:80]!r} in {folder} is not DOMAIN/CLASS/FILE")
         used, client = self.deal(np.array([file.parts[0] for file in files]))
-        chosen = [files[row] for row in used]
+        selection = [files[row] for row in used]
         names = sorted({file.parts[1] for file in files})
         _check_classes(files, names, folder)
         return Federation.from_arrays(
-            decode(chosen, folder, self.size, "rgb", self.memory),
-            [file.parts[1] for file in chosen],
+            decode(selection, folder, self.size, "rgb", self.memory),
+            [file.parts[1] for file in selection],
             client,
             class_names=names,
             channels="first",

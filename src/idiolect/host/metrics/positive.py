@@ -79,8 +79,8 @@ def _named(labels: Sequence[str], wanted: str) -> PositiveClass:
         matches = [i for i, label in enumerate(labels) if same(label) == same(wanted)]
         if len(matches) == 1:
             return PositiveClass(matches[0], labels[matches[0]], GIVEN)
-    known = ", ".join(repr(label) for label in labels)
-    raise SettingError(f"positive must be one of the classes {known}, got {brief(wanted)}")
+    choices = ", ".join(repr(label) for label in labels)
+    raise SettingError(f"positive must be one of the classes {choices}, got {brief(wanted)}")
 
 
 def label_text(label: Any) -> str:

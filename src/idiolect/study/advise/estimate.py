@@ -204,8 +204,8 @@ def held_out_ratio(held_out: np.ndarray) -> float:  # bool[seeds, n]
     >>> held_out_ratio(np.eye(3, dtype=bool)), held_out_ratio(np.eye(5, dtype=bool))
     (0.5, 0.25)
     """
-    held = float(held_out.sum())
-    return held / max(held_out.size - held, 1.0)
+    test_samples = float(held_out.sum())
+    return test_samples / max(held_out.size - test_samples, 1.0)
 
 
 def beyond_samples(between: float, samples: float, seeds: int) -> float:

@@ -106,9 +106,9 @@ class Vmapped:
         where = find_layer(self.module, self.layout, layer)
 
         def one(flat: Tensor, inputs: Tree) -> tuple[Tree, Tensor]:
-            with reading(self.module, where) as seen:
+            with reading(self.module, where) as values:
                 outputs = self._forward(flat, inputs)
-                return outputs, last(seen, layer)
+                return outputs, last(values, layer)
 
         return vmap(one)(x.contiguous(), inputs)
 

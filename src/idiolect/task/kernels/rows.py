@@ -126,10 +126,10 @@ class Rows:
 
         def run(row_module: RowModule, k: int) -> None:
             draws = keyed_draws(0, enabled=self.behaviour.draws_in_use)
-            with torch.no_grad(), draws, reading(row_module.module, where) as seen:
+            with torch.no_grad(), draws, reading(row_module.module, where) as features:
                 row_module.with_weights(x[k]).eval()
                 row_module(map_tree(lambda t: t[k], inputs))
-                out[k] = last(seen, layer)
+                out[k] = last(features, layer)
 
         self._each(list(range(len(out))), run)
         return torch.stack(out)
