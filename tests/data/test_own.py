@@ -36,6 +36,10 @@ def test_an_empty_folder_is_refused_by_what_it_lacks(name, tmp_path):
         "femnist": r"no \.json file",
         "stackoverflow": r"neither stackoverflow_train\.h5 nor stackoverflow_train\.jsonl",
         "gldv2": r"no file federated_train\.csv",
+        "cifar100": r"no file train\.bin",
+        "tiny-imagenet": r"no file wnids\.txt",
+        "digit-domains": "none of the folders mnist, mnist-m, svhn, usps",
+        "domains": "no pictures",
     }
     with pytest.raises(SettingError, match=missing[name]):
         data.load(name, path=str(tmp_path))

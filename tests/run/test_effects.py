@@ -35,6 +35,8 @@ VALUES: dict[str, Any] = {  # where a value cannot be made from the field's own 
     "target_value": 0.0,
     "patience_metric": "accuracy",
     "dtype": "float32",
+    "data_seeds": 2,
+    "augment": "noise",
 }
 BASES: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {}),

@@ -121,6 +121,10 @@ class FeatureLayer:
 def find_layer(module: nn.Module, layout: Layout, name: str) -> FeatureLayer:
     """The layer of a name: "head" is what the model's last layers are given."""
     if name == HEAD:
+        if not layout.parts.head:
+            raise SettingError(
+                f"model must have layers for this method, got {type(module).__name__}"
+            )
         return FeatureLayer(layout.parts.head[0].rpartition(".")[0], given=True)
     modules = dict(module.named_modules())
     if name not in modules or not name:

@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...core.knobs import SettingError, knob
-from ..download import folder_of, path_knob, reading
+from ..download import file_in, folder_of, path_knob, reading
 from ..entries import register
 from ..read.folders import SUFFIXES, decode
 from .images import Images, Part
@@ -88,7 +88,6 @@ def _test_pictures(folder: Path, names: list[str]) -> list[tuple[Path, int]]:
 
 def _lines(path: Path, what: str) -> list[str]:
     """The lines of a text file that are not empty."""
-    with reading(path, what):
-        if path.stat().st_size > TEXT_LIMIT:
-            raise ValueError(f"more than {TEXT_LIMIT} bytes")
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    file = file_in(path.parent, path.name, TEXT_LIMIT)
+    with reading(file, what):
+        return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
