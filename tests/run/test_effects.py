@@ -36,7 +36,7 @@ VALUES: dict[str, Any] = {  # where a value cannot be made from the field's own 
     "patience_metric": "accuracy",
     "dtype": "float32",
     "data_seeds": 2,
-    "augment": "noise",
+    "augment": "flip",
 }
 BASES: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {}),
