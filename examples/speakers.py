@@ -1,16 +1,18 @@
 """Personalise a language model for 30 speakers: `python examples/speakers.py`.
 
-The text is on every machine: the docstrings of Python's own library. A speaker is a module
-(argparse speaks of parsers, turtle of angles), and what the other modules say pre-trains a small
-GPT-2 of characters. Then the base is frozen, peft adds LoRA of rank 4, and four ways to train it
-are compared: every speaker alone, one adapter for all, and two in which a part is each speaker's
-own. Nothing is downloaded. It needs transformers and peft: pip install 'idiolect[language]'.
+`--texts shakespeare`: the speakers are the 30 roles of Shakespeare's plays that say most
+(`idiolect data get shakespeare` fetches them). `--texts docstrings` needs no download: a speaker is
+a module of Python's own library (argparse speaks of parsers, turtle of angles). What all others say
+pre-trains a small GPT-2 of characters. Then the base is frozen, peft adds LoRA of rank 4, and ways
+to train it are compared: every speaker alone, one adapter for all, and two in which a part is each
+speaker's own. It needs transformers and peft: pip install 'idiolect[language]'.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import sysconfig
 import time
 from pathlib import Path
@@ -25,11 +27,13 @@ import idiolect as il
 CHARACTERS = 97  # printable ASCII, and one for every other sign
 LENGTH = 64  # characters in a window
 LETTERS = 4_000  # of one speaker
-METHODS = {
-    "Local adapters": "local:steps={steps}",
-    "one shared adapter": "fedit:steps={steps}",
-    "A shared, B personal": "fedsa-lora:steps={steps}",
-    "two adapters": "dual-lora:steps={steps},private_steps={steps}",
+METHODS = {  # title -> method, and its share of the rounds
+    "Local adapters": ("local:steps={steps}", 1),
+    "Local, fewer gradients": ("local:steps={steps}", 1 / 3),
+    "one shared adapter": ("fedit:steps={steps}", 1),
+    "A shared, B personal": ("fedsa-lora:steps={steps}", 1),
+    # two adapters take twice as many gradients in a round
+    "two adapters": ("dual-lora:steps={steps},private_steps={steps}", 1 / 2),
 }
 
 
@@ -42,10 +46,21 @@ def docstrings(path: Path) -> str:
 
 
 def texts_by_module() -> dict[str, str]:
-    """Module of Python's library -> its docstrings, those that say most first."""
+    """Module of Python's library -> its docstrings."""
     library = Path(sysconfig.get_path("stdlib"))
-    texts = {path.stem: docstrings(path) for path in sorted(library.glob("*.py"))}
-    return dict(sorted(texts.items(), key=lambda item: -len(item[1])))
+    return {path.stem: docstrings(path) for path in sorted(library.glob("*.py"))}
+
+
+def texts_by_role() -> dict[str, str]:
+    """Role of a play of Shakespeare's -> what it says."""
+    speeches: dict[str, list[str]] = {}
+    with open(il.data.get("shakespeare") / "shakespeare.jsonl", encoding="ascii") as lines:
+        for speech in map(json.loads, lines):
+            speeches.setdefault(f"{speech['play']} {speech['role']}", []).append(speech["text"])
+    return {role: "\n\n".join(texts) for role, texts in speeches.items()}
+
+
+SPEAKERS = {"docstrings": texts_by_module, "shakespeare": texts_by_role}
 
 
 def characters(text: str) -> list[int]:
@@ -90,16 +105,18 @@ def pretrain(model: nn.Module, text: str, steps: int, batch: int = 32) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--texts", choices=SPEAKERS, default="docstrings")
     parser.add_argument("--speakers", type=int, default=30)
     parser.add_argument("--pretraining", type=int, default=600, help="steps of pre-training")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=4, help="steps per round")
     parser.add_argument("--lr", type=float, nargs="+", default=[0.003, 0.01], help="of Adam")
+    parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    texts = texts_by_module()
-    names = list(texts)[: options.speakers]
+    texts = SPEAKERS[options.texts]()
+    names = sorted(texts, key=lambda name: -len(texts[name]))[: options.speakers]
     others = "\n\n".join(text for name, text in texts.items() if name not in names)
     base = small_decoder()
     start = time.perf_counter()
@@ -128,32 +145,30 @@ def main() -> None:
     }
     untrained = il.run("local:steps=0", task, federation, rounds=1, metrics="perplexity")
     rows = [("the base as it is", untrained, 0.0)]
-    for title, text in METHODS.items():
-        # two adapters take twice as many gradients in a round; in Local all speakers train
-        rounds = options.rounds // 2 if "dual" in text else options.rounds
+    for title, (text, share) in METHODS.items():
+        rounds = max(1, round(share * options.rounds))
+        method = text.format(steps=options.steps)
         begin = time.perf_counter()
-        trials = [
-            il.run(
-                f"{text.format(steps=options.steps)},lr={lr}"
-                + (f",private_lr={lr}" if "dual" in text else ""),
-                task,
-                federation,
-                rounds=rounds,
-                **settings,
+        trials = {}
+        for lr in options.lr:
+            rates = f",lr={lr}" + (f",private_lr={lr}" if "dual" in text else "")
+            trials[method + rates] = il.run(
+                method + rates, task, federation, rounds=rounds, **settings
             )
-            for lr in options.lr
-        ]
-        best = min(trials, key=lambda r: r.over_seeds("loss", "valid")[0])
-        rows.append((title, best, (time.perf_counter() - begin) / len(trials)))
+        best = min(trials, key=lambda name: trials[name].over_seeds("loss", "valid")[0])
+        result = il.run(best, task, federation, rounds=rounds, seeds=options.seeds, **settings)
+        rows.append((title, result, time.perf_counter() - begin))
 
-    print(f"\n{'':22}{'perplexity':>11}{'worst 10 %':>11}{'accuracy':>9}{'gradients':>10}", end="")
+    print(f"\n{'':23}{'perplexity':>16}{'worst 10 %':>11}{'accuracy':>9}{'gradients':>10}", end="")
     print(f"{'kB sent':>9}{'seconds':>8}  chosen")
     for title, result, seconds in rows:
         summary = result.summary()
         sent = (summary["bytes"]["up"] + summary["bytes"]["down"]) / 1e3
         perplexity = summary["metrics"]["perplexity"]
+        half = il.interval(result.over_seeds("perplexity"))
+        figure = f"{perplexity['mean']:.3f}" + (f" ± {half:.3f}" if half is not None else "")
         print(
-            f"{title:22}{perplexity['mean']:11.3f}{perplexity['worst10']:11.3f}"
+            f"{title:23}{figure:>16}{perplexity['worst10']:11.3f}"
             f"{summary['accuracy']['mean']:9.3f}{summary['gradients_per_client']:10.0f}"
             f"{sent:9,.0f}{seconds:8.0f}  {result.label}"
         )

@@ -280,8 +280,8 @@ def check_form(data: dict[str, Any]) -> None:
                 f"means of all, from counts and sums), got {data.get('scale')!r}"
             )
         kinds = data.get("kinds", [NUMBER] * len(data["features"]))
-        known = isinstance(kinds, list) and all(kind in KINDS for kind in kinds)
-        if not known or len(kinds) != len(data["features"]):
+        are_kinds = isinstance(kinds, list) and all(kind in KINDS for kind in kinds)
+        if not are_kinds or len(kinds) != len(data["features"]):
             raise SettingError(
                 f"kinds must be one of {', '.join(KINDS)} per feature, in their order, got {kinds}"
             )

@@ -167,8 +167,8 @@ def _sites_section(sites: list[dict[str, Any]], now: float) -> Section:
     for site in sites:
         counts = tuple(site[name] for name in ("clients", "rounds", "rejected", "missing"))
         traffic = (size(site["bytes_up"]), size(site["bytes_down"]))
-        seen = ago(site["seen"], now)
-        rows.append((site["site"], state_of_site(site), seen, *counts, *traffic))
+        last_seen = ago(site["seen"], now)
+        rows.append((site["site"], state_of_site(site), last_seen, *counts, *traffic))
     reasons = [
         f"{site['site']} ({state_of_site(site)}): {site['reason']}"
         for site in sites
@@ -199,7 +199,7 @@ def write_site_page(path: Path, facts: dict[str, Any]) -> None:
             "rounds done": str(run["rounds"]),
         }
     figures = [f"{name} ({plural(count, 'time')})" for name, count in usage["metrics"].items()]
-    left = {
+    departures = {
         "numbers": f"{usage['numbers']:,} in {plural(usage['messages'], 'reply', 'replies')}",
         "bytes": f"{usage['bytes_out']:,} out, {usage['bytes_in']:,} in",
         "figures of evaluations": ", ".join(figures) or "none",
@@ -211,7 +211,7 @@ def write_site_page(path: Path, facts: dict[str, Any]) -> None:
     rules = {name: str(value) or "none" for name, value in facts["rules"].items()}
     sections = [
         Section("Run", agreed),
-        Section("What has left", left),
+        Section("What has left", departures),
         Section("Used of what the owner allows", bars=caps(facts["rules"], usage)),
         Section("The owner's rules", rules),
     ]

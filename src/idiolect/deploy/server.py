@@ -157,9 +157,10 @@ class WatchedRun:
         for node in {*registry.records, *members}:
             record = registry.record(node, members[node].name if node in members else "")
             site = members.get(node)
-            sent = {"bytes_up": 0, "bytes_down": 0}
+            traffic = {"bytes_up": 0, "bytes_down": 0}
             if site is not None and self.ledger is not None and site.wire_ids:
-                sent = {n: int(self.ledger.counts[n][site.wire_ids].sum()) for n in sent}
+                counts = self.ledger.counts
+                traffic = {n: int(counts[n][site.wire_ids].sum()) for n in traffic}
             rows.append(
                 SiteStatus(
                     record.name,
@@ -169,7 +170,7 @@ class WatchedRun:
                     record.rounds,
                     record.rejected,
                     record.missing,
-                    **sent,
+                    **traffic,
                     put_out=record.put_out,
                     reason=record.reason,
                     put_out_at=record.put_out_at if record.put_out else 0.0,

@@ -122,8 +122,8 @@ def _init(argv: list[str]) -> None:
         settings={n: settings[n] for n in plan.settings},
     )
     terms = build(Terms, parser.values(parsed, "deployment"), "deployment")
-    chosen = Deployment(plan, _form(options), terms)
-    layout = create(given_folder(parsed.folder, "folder"), chosen, options.demo)
+    deployment = Deployment(plan, _form(options), terms)
+    layout = create(given_folder(parsed.folder, "folder"), deployment, options.demo)
     _warn_if_insecure(terms)
     say(f"written: {layout.folder}; README.md there has the commands of the server")
     if not options.demo:
@@ -296,7 +296,7 @@ def _directory(layout: DeploymentFolder, deployment: Deployment, parsed: Any) ->
 def _follow(layout: DeploymentFolder, order: RunOrder, at: int, quiet: bool) -> str:
     """What the server says of the run until it has ended; why it could not, if so."""
     pid = layout.pid("server")
-    seen = time.monotonic()  # the server
+    last_seen = time.monotonic()  # the server
     while True:
         outcome = None
         if layout.outcome.exists():
@@ -315,9 +315,9 @@ def _follow(layout: DeploymentFolder, order: RunOrder, at: int, quiet: bool) -> 
             return outcome.error
         now = time.monotonic()
         if holder(pid) is not None:
-            seen = now
+            last_seen = now
         # a server that was killed leaves its file, and something may start it again
-        elif not pid.exists() or now - seen > AWAY:
+        elif not pid.exists() or now - last_seen > AWAY:
             raise SettingError(
                 "server: it has been stopped; the run is resumed when it starts again"
             )

@@ -116,11 +116,13 @@ class FlowerServer:
             if node is not None and key not in keys:
                 self.operator.remove(node)
                 say(self.layout, f"node {node} may not connect any more: its key is not in keys/")
-        known = {key: node for key, node in self.operator.nodes().items() if node is not None}
+        nodes_by_key = {
+            key: node for key, node in self.operator.nodes().items() if node is not None
+        }
         registered = [
-            RegisteredNode(known[key], name, files[name])
+            RegisteredNode(nodes_by_key[key], name, files[name])
             for key, name in keys.items()
-            if key in known
+            if key in nodes_by_key
         ]
         write_document(self.layout.server / NODES, encode(RegisteredNodes(registered)))
         self.files = files

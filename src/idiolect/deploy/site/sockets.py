@@ -127,12 +127,12 @@ class SocketServer:
         """
         if threading.current_thread() is not threading.main_thread():
             return lambda: None
-        heard = 0
+        signals = 0
 
         def stop(number: int, frame: object) -> None:
-            nonlocal heard
-            heard += 1
-            if heard > 1:
+            nonlocal signals
+            signals += 1
+            if signals > 1:
                 self.path.unlink(missing_ok=True)
                 os._exit(128 + number)
             loop.call_soon_threadsafe(main.cancel)
