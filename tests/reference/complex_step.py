@@ -5,12 +5,12 @@ import numpy as np
 STEP = 1e-30
 
 
-def gradient(f, x):
-    """The gradient of f at x[d]; f takes rows [d, d] of complex numbers and gives one for each.
+def gradient(f, x, *others):
+    """The gradient of f(x, *others) in x[d]; f takes rows [d, d] and gives a number for each.
 
     Im f(x + i h e_j) / h, for functions made of what NumPy continues to the complex plane.
     """
-    return f(x + 1j * STEP * np.eye(len(x))).imag / STEP
+    return f(x + 1j * STEP * np.eye(len(x)), *others).imag / STEP
 
 
 def relu(z):

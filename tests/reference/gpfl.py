@@ -114,7 +114,7 @@ def gpfl(
             frozen = model.parts(x)["C"].copy()
             for _ in range(steps[i]):
                 I = next(batch)
-                g = gradient(lambda z: model.loss(z, X[I], y[I], frozen, lam, distance), x)
+                g = gradient(model.loss, x, X[I], y[I], frozen, lam, distance)
                 g[decayed] += mu * x[decayed]
                 g[conditions] = 0
                 x = x - lr * g

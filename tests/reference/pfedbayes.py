@@ -17,6 +17,11 @@ def divergence(q, w):
     return (np.log(s_w / s_q) + (s_q**2 + (mu_q - mu_w) ** 2) / (2 * s_w**2) - 0.5).sum(-1)
 
 
+def divergence_to(w, q):
+    """The same as a function of w first."""
+    return divergence(q, w)
+
+
 def pfedbayes(
     model,
     data,
@@ -54,8 +59,8 @@ def pfedbayes(
                     g[:d] += slope / draws
                     g[d:] += slope * eps / (1 + np.exp(-q[d:])) / draws
                     spent[i] += 1
-                q = q - lr * (g + zeta / len(y) * gradient(lambda z: divergence(z, w), q))
-                w = w - shared_lr * zeta / len(y) * gradient(lambda z: divergence(q, z), w)
+                q = q - lr * (g + zeta / len(y) * gradient(divergence, q, w))
+                w = w - shared_lr * zeta / len(y) * gradient(divergence_to, w, q)
             posterior[i] = q
             received[i] = w
         v = (1 - beta) * v + beta * mean(v, received, data, weighting)
