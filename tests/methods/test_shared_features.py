@@ -7,8 +7,8 @@ from torch import nn
 
 import helpers
 import idiolect as il
-from idiolect.methods.fedpac import head_weights
 from idiolect.methods.similarity import cosines
+from idiolect.methods.simplex import mixtures
 from methods.common import (
     Case,
     N,
@@ -63,12 +63,12 @@ def test_fedpac_that_mixes_no_heads_and_aligns_nothing_is_fedrep(federation, mod
 def test_clients_that_say_the_same_of_their_features_get_the_mean_of_all_heads():
     h = torch.ones(4, 6, dtype=torch.float64)
     variances = torch.full((4,), 0.3, dtype=torch.float64)
-    torch.testing.assert_close(head_weights(h, variances), torch.full((4, 4), 0.25).double())
+    torch.testing.assert_close(mixtures(h, variances), torch.full((4, 4), 0.25).double())
 
 
 def test_a_client_without_noise_keeps_its_own_head_and_others_take_it_for_what_it_is_like():
     h = torch.tensor([[0.0], [1.0]])
-    alpha = head_weights(h, torch.tensor([0.0, 1.0]))
+    alpha = mixtures(h, torch.tensor([0.0, 1.0]))
     torch.testing.assert_close(alpha[0], torch.tensor([1.0, 0.0]).double())
     # min α² V + (1 - α)² of the client with noise 1 at distance 1
     torch.testing.assert_close(alpha[1], torch.tensor([0.5, 0.5]).double())
@@ -82,7 +82,7 @@ def test_weights_of_many_clients_solve_each_clients_programme(noise):
     said = {j: (noise * rng.random(), h[j]) for j in range(8)}
     expected = [programme(i, range(8), said) for i in range(8)]
     variances = torch.tensor([said[j][0] for j in range(8)], dtype=torch.float64)
-    weights = head_weights(torch.from_numpy(h).flatten(1), variances)
+    weights = mixtures(torch.from_numpy(h).flatten(1), variances)
     np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-10)
 
 

@@ -35,8 +35,7 @@ def pfedbayes(
     zeta,
     rho,
     draws=1,
-    beta=1.0,
-    weighting="equal",
+    weighting="samples",
 ):
     """`noise(t, i, number)`: the standard normal numbers of a draw."""
     d = len(start)
@@ -63,7 +62,7 @@ def pfedbayes(
                 w = w - shared_lr * zeta / len(y) * gradient(divergence_to, w, q)
             posterior[i] = q
             received[i] = w
-        v = (1 - beta) * v + beta * mean(v, received, data, weighting)
+        v = mean(v, received, data, weighting)
     return {
         "server w": v,
         "private q": posterior,

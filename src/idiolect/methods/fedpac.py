@@ -28,9 +28,7 @@ from .classifier import by_class, check_classes, head_size
 from .fedproto import gaps_of_samples, global_prototypes, rows_of_prototypes
 from .options import WEIGHTINGS, Averaging, epochs_knob, steps_knob
 from .partial import train_part
-from .similarity import onto_simplex
-
-MOST = 2000  # steps for the weights of the heads, each of which is a step for all clients
+from .simplex import mixtures
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class FedPac(Averaging):
         head = up["head"]
         if self.combine:
             # φ_i <- Σ_j α_ij φ_j
-            head = head_weights(up["moments"], up["variance"][:, 0]).to(head) @ head
+            head = mixtures(up["moments"], up["variance"][:, 0]).to(head) @ head
         return theta | {"head": head} | global_prototypes(server, means)
 
     # -- the clients -----------------------------------------------------------------------------
@@ -146,28 +144,3 @@ def statistics(task: Task, x: Tensor, samples: Batch) -> State:
     count = (samples.weights > 0).sum(1)
     variance = (square - h.square().sum(1)) / count
     return {"moments": h, "variance": variance.unsqueeze(1)}
-
-
-def head_weights(h: Tensor, variances: Tensor) -> Tensor:  # [S, C F], [S] -> α[S, S]
-    """min_α Σ_j V_j α_ij² + ||h_i - Σ_j α_ij h_j||² on the simplex, for every client i.
-
-    By accelerated projected gradients for all of them at once, restarted where they turn back.
-    """
-    h = h.double()
-    products = h @ h.T
-    # half the objective: α Q α' / 2 - α·<h_i, h_j>, with one Q for all clients
-    q = products + torch.diag(variances.double().clamp(min=0))
-    largest = float(torch.linalg.eigvalsh(q)[-1])
-    if not largest > 0:  # there is nothing to tell clients apart by
-        return torch.eye(len(q), dtype=q.dtype, device=q.device)
-    alpha = ahead = torch.eye(len(q), dtype=q.dtype, device=q.device)
-    since = 0  # the last restart
-    for _ in range(MOST):
-        new = onto_simplex(ahead - (ahead @ q - products) / largest)
-        step = new - alpha
-        since = 0 if float(((ahead - new) * step).sum()) > 0 else since + 1
-        ahead = new + since / (since + 3) * step
-        alpha = new
-        if float(step.abs().max()) < 1e-13:
-            break
-    return alpha

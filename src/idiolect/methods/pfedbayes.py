@@ -22,7 +22,7 @@ from ..core import streams
 from ..core.knobs import knob
 from ..core.streams import Keys
 from ..core.types import State
-from ..method import Combine, Traits
+from ..method import Traits
 from ..solvers import moved, turns
 from ..task.context import Here
 from ..task.task import Task
@@ -53,10 +53,7 @@ class PFedBayes(Averaging):
     zeta: float = knob(1.0, "ζ, weight of the divergence, against n_i samples of the loss", low=0)
     draws: int = knob(1, "K, models drawn from the posterior per step", low=1)
     rho: float = knob(-2.5, "ρ at the start: standard deviations are log(1 + exp(ρ))")
-    beta: float = knob(
-        1.0, "β, the part of its way to the clients' mean that the server goes", above=0
-    )
-    weighting: str = knob("equal", "the server's mean", choices=WEIGHTINGS)
+    weighting: str = knob("samples", "the server's mean", choices=WEIGHTINGS)
 
     def message(self, task: Task) -> dict[str, int]:
         return {"w": 2 * task.d}
@@ -67,11 +64,6 @@ class PFedBayes(Averaging):
 
     def server(self, task: Task) -> State:
         return {"w": self.start(task)}
-
-    def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        # v <- (1 - β) v + β/S Σ v_i
-        w = server["w"]
-        return {"w": w + self.beta * (self.average(server, up, rule)["w"] - w)}
 
     def shared(self, task: Task, down: State) -> Tensor | None:
         return down["w"][: task.d]

@@ -21,7 +21,8 @@ from ..method import Combine, Traits
 from ..task.context import Here
 from ..task.task import Task
 from .options import LocalSgd, epochs_knob, steps_knob
-from .similarity import cosines, onto_simplex
+from .similarity import cosines
+from .simplex import onto_simplex
 
 
 @dataclass(frozen=True)
