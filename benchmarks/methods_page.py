@@ -6,7 +6,7 @@
 Lines are those of code in the method's file. The distance from its NumPy reference is the largest
 difference in any number that a run leaves behind (float64), over all its tests; it is stored in
 docs/methods.json. Numbers of a message are those of a network of 2,410 parameters. What peers have
-is read from the names of their files.
+is read from the names of their files, or of the classes in them where a file holds several.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pytest
 import idiolect as il
 from idiolect.channels import Channel
 from idiolect.methods import METHODS, NAMES, SplitMethod, make_method, values_of
+from idiolect.methods.names import NamedMethod
 from idiolect.server.protocol import Contract
 from idiolect_papers.own.defaults import NOT_SEARCHED
 from idiolect_papers.page import table
@@ -36,26 +37,41 @@ TESTS = ROOT / "tests" / "methods"
 WITH_REFERENCES = (
     *("fedavg", "shared", "drift", "personal", "mixtures"),
     *("partial", "ffgg", "lpproj", "choosing", "lora", "addressed_methods"),
-    *("features", "predictors", "two_heads"),
+    *("features", "predictors", "two_heads", "shared_features", "bayes"),
 )
 
-# read from the files of these repositories in November 2026: a name is there as a file of its own
+# read from lists of the files of these repositories, of all the history that is stored of them, in
+# November 2026: a name is there as a file of its own
+ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad")
 PEERS: dict[str, tuple[str, ...]] = {
+    # TsingZ0/PFLlib, system/flcore/clients and servers
     "PFLlib": (
         *("local", "fedavg", "fedprox", "ditto", "pfedme", "per-fedavg", "lg-fedavg", "scaffold"),
-        *("fedper", "fedrep", "fedbabu", "fedbn", "apfl", "fedala", "feddyn"),
+        *("fedper", "fedrep", "fedbabu", "fedbn", "apfl", "fedala", "feddyn", "moon", "fedamp"),
+        *("fedfomo", "fedproto", "fedrod", "fml", "fedpac", "gpfl"),
     ),
+    # KarhouTam/FL-bench, src/client and src/server
     "FL-bench": (
         *("local", "fedavg", "fedprox", "ditto", "pfedme", "per-fedavg", "lg-fedavg", "scaffold"),
-        *("fedper", "fedrep", "fedbabu", "fedbn", "apfl", "fedala", "feddyn", "fedavgm"),
+        *("fedper", "fedrep", "fedbabu", "fedbn", "apfl", "fedala", "feddyn", "fedavgm", *ADAPTIVE),
+        *("moon", "fedfomo", "fedproto", "fedrod", "knn-per", "fedem", "cfl", "pfedhn", "fedpac"),
     ),
+    # makgyver/fluke, fluke/algorithms
     "fluke": (
         *("fedavg", "fedprox", "ditto", "pfedme", "per-fedavg", "lg-fedavg", "scaffold", "fedsgd"),
         *("fedper", "fedrep", "fedbabu", "fedbn", "apfl", "fedala", "feddyn", "fednova", "fedavgm"),
+        *("moon", "fedamp", "fedproto", "fedrod", *ADAPTIVE),
     ),
+    # apple/pfl-research, pfl/algorithm
     "pfl-research": ("fedavg", "fedprox", "scaffold"),
-    "FedJAX": ("fedavg", "fedprox", "apfl", "ifca"),  # hyp_cluster is its algorithm of clusters
-    "Flower": ("fedprox", "fedper", "fedrep"),  # a strategy, and baselines
+    # google/fedjax, fedjax/algorithms; hyp_cluster is its algorithm of clusters
+    "FedJAX": ("fedavg", "fedprox", "apfl", "ifca"),
+    # adap/flower, the strategies, and the folders of baselines with one of these names (the list of
+    # all was cut); niid_bench has four of them
+    "Flower": (
+        *("fedavg", "fedprox", "fedavgm", *ADAPTIVE, "scaffold", "fednova", "moon"),
+        *("fedper", "fedrep", "fedbabu", "fedbn", "fedpac"),
+    ),
 }
 
 HEAD = """\
@@ -69,7 +85,9 @@ Made by `python -m benchmarks.methods_page` from the code; a test holds the page
   any number that a run leaves behind, over all tests of it (float64).
 - **up, down**: numbers per message, of a network of {d:,} parameters with 32 hidden units.
 - **is**: what it is with this value of a field, or this split of the model.
-- **peers**: who has a file for it: {peers}. No mark means that none was found.
+- **peers**: who has, or had on some branch, a file for it: {peers}.
+  Looked at were, in stored copies of November 2026, the folders of algorithms of the first five, and Flower's strategies
+  and those of its baselines that are named after a method of this table. No mark means that no such file was there.
 """
 NAMES_HEAD = """\
 ## Other names
@@ -88,7 +106,10 @@ def page(distances: dict[str, float]) -> str:
     """The page, with the stored distances from the references."""
     task = il.Task(lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="32"))
     rows = [row(name, task, distances) for name in METHODS]
-    names = [{"name": f"`{name}`", "stands for": entry.words()} for name, entry in NAMES.items()]
+    names = [
+        {"name": f"`{name}`", "stands for": entry.words(), "peers": peers(name, entry)}
+        for name, entry in NAMES.items()
+    ]
     defaults = [{"method": f"`{m}`", "defaults": text} for m, text in NOT_SEARCHED.items()]
     lines = [HEAD.format(d=task.d, peers=", ".join(PEERS)), *table(rows), ""]
     lines += [NAMES_HEAD, *table(names), "", DEFAULTS_HEAD, *table(defaults)]
@@ -111,8 +132,15 @@ def row(name: str, task: il.Task, distances: dict[str, float]) -> dict[str, Any]
         "down": f"{down:,}",
         "trains": "everyone" if method.traits.trains == "everyone" else "sampled",
         "is": "; ".join(reductions(method)) or "–",
-        "peers": ", ".join(peer for peer, methods in PEERS.items() if name in methods) or "–",
+        "peers": peers(name),
     }
+
+
+def peers(name: str, entry: NamedMethod | None = None) -> str:
+    """Who has a file for the method of this name, or the one that it is another name of."""
+    if entry is not None and not (entry.fields or entry.run):
+        name = entry.method
+    return ", ".join(peer for peer, methods in PEERS.items() if name in methods) or "–"
 
 
 def reductions(method: il.Method) -> Iterator[str]:

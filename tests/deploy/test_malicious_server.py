@@ -403,6 +403,7 @@ def test_every_method_says_whether_its_messages_tell_private_models():
         "heurfedamp",
         "l2gd",
         "lp-proj-2",
+        "pfedbayes",
         "pfedgraph",
         "pfedme",
         "rsa",

@@ -14,9 +14,10 @@ from idiolect.cli.main import main
 from idiolect.methods import METHODS, make_method
 from idiolect.testing import CHECKS, check_method
 
-# the suite's model has 39 parameters; the line 4 of FFGG is a loop of steps
+# the suite's model has 39 parameters; the line 4 of FFGG is a loop of steps; GPFL's valve takes
+# torch's mapping over models
 SMALL = {name: {"dim": 6} for name in ("lp-proj", "lp-proj-1", "lp-proj-2")}
-SMALL |= {name: {"steps": 3} for name in ("ffgg", "local-ffgg")}
+SMALL |= {name: {"steps": 3} for name in ("ffgg", "local-ffgg", "gpfl")}
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -103,7 +103,7 @@ def test_a_name_with_settings_is_refused_where_they_cannot_be_set():
 
 
 # -- what is not here ------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["fedpac", "HeteroFL", "gpfl"])
+@pytest.mark.parametrize("name", ["fedcp", "HeteroFL", "pefll"])
 def test_a_method_of_the_field_that_is_not_here_is_said_to_be_missing(name):
     with pytest.raises(il.SettingError, match=f"'{name}' is not implemented; nearest: "):
         make_method(name)

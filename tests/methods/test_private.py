@@ -37,6 +37,7 @@ CHANNELS = (
     EXACT,
 )
 SMALL = {name: {"dim": 6} for name in ("lp-proj", "lp-proj-1", "lp-proj-2")}
+SMALL |= {"gpfl": {"steps": 3}}
 # The parts of a private row that shape its client's messages. What is not named stays where it is.
 SHOWN = {
     "fedprox-soft": {"x"},
@@ -65,6 +66,8 @@ SHOWN = {
     "fedproto": {"w"},
     "fml": {"v"},
     "fedem": {"pi"},
+    "gpfl": {"head"},
+    "pfedbayes": {"q"},
 }
 
 

@@ -57,6 +57,8 @@ ADAPTED = il.Task(lambda: il.models.adapt(NETWORK.module, rank=2))
         (il.Apfl(alpha=0, alpha_lr=0), "the personal models are the shared one"),
         (il.FedAla(weight_lr=0), "weight_lr is 0: this is FedAvg"),
         (il.Ifca(clusters=1), "clusters is 1: this is FedAvg"),
+        (il.FedPac(combine=False, lam=0), "combine is 0 and lam is 0: each client's head"),
+        (il.PFedBayes(zeta=0), "zeta is 0: nothing ties the posteriors"),
         (il.FedNova(epochs=0), "epochs is 0: all clients take the same number of steps"),
         (il.SlowMo(beta=0), "beta is 0 and server_rate is 1: this is FedAvg"),
     ],

@@ -200,7 +200,7 @@ REFUSED = {
     "fedproto": "means over the clients of a round",
     "cfl": "every client is heard",
     **dict.fromkeys(
-        ("fedamp", "heurfedamp", "pfedhn", "fedfomo", "pfedgraph"),
+        ("fedamp", "heurfedamp", "pfedhn", "fedfomo", "pfedgraph", "fedpac"),
         "sends each client a message of its own",
     ),
     # of a model with one layer all of which is private
@@ -218,8 +218,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_or_says_why_not(name):
-    task = il.Task(MODEL)
-    reason = why_not(make_method(name), task)
+    method = make_method(name)
+    reason = why_not(method, method.extended(il.Task(MODEL)))
     assert bool(reason) == (name in REFUSED)
     if reason:
         with pytest.raises(il.SettingError, match=REFUSED[name]):

@@ -26,6 +26,7 @@ from .feddyn import FedDyn
 from .fedem import FedEm
 from .fedfomo import FedFomo
 from .fednova import FedNova
+from .fedpac import FedPac
 from .fedper import FedPer
 from .fedproto import FedProto
 from .fedprox import FedProx, FedProxSoft
@@ -35,6 +36,7 @@ from .fedsplit import FedSplit
 from .ffgg import Ffgg, LocalFfgg
 from .finetune import Finetune
 from .fml import Fml
+from .gpfl import Gpfl
 from .ifca import Ifca
 from .knnper import KnnPer
 from .l2gd import L2gd
@@ -49,6 +51,7 @@ from .names import method_alone as method_alone
 from .names import named_method as named_method
 from .partial import SplitMethod as SplitMethod
 from .perfedavg import PerFedAvg
+from .pfedbayes import PFedBayes
 from .pfedgraph import PFedGraph
 from .pfedhn import PFedHn
 from .pfedme import PFedMe
@@ -123,6 +126,9 @@ METHODS: Table[Entry] = Table(
         "fedrod": (FedRod, {}),
         "fml": (Fml, {}),
         "fedem": (FedEm, {}),
+        "fedpac": (FedPac, {}),
+        "gpfl": (Gpfl, {}),
+        "pfedbayes": (PFedBayes, {}),
     },
     _entry,
     ABSENT,

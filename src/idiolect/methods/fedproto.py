@@ -75,14 +75,7 @@ class FedProto(LocalSgd):
         }
 
     def aggregate(self, task: Task, server: State, up: State, rule: Combine) -> State:
-        # Eq. 6: C̄_j = Σ_i |D_ij| C_ij / N_j, over the clients heard that have the class
-        mean = rule(up)
-        shares = mean["shares"].unsqueeze(1)
-        sums, before = (t.view(len(shares), -1) for t in (mean["sums"], server["prototypes"]))
-        seen = shares > 0
-        prototypes = torch.where(seen, sums / torch.where(seen, shares, 1), before)
-        known = server["known"].maximum(seen[:, 0].to(server["known"]))
-        return {"prototypes": prototypes.flatten(), "known": known}
+        return global_prototypes(server, rule(up))
 
     def reference(self, task: Task, down: State) -> State:
         return {}
@@ -91,11 +84,7 @@ class FedProto(LocalSgd):
         return {"w": own_models(task, clients, self.init)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        size = head_size(task)
-        rows = {
-            "prototypes": down["prototypes"].view(*size).expand(here.rows, -1, -1),
-            "known": down["known"].expand(here.rows, -1),
-        }
+        rows = rows_of_prototypes(task, down, here.rows)
 
         def tie(batch: Batch) -> Term:
             return Term(self.tie, HEAD, rows)
@@ -114,12 +103,9 @@ class FedProto(LocalSgd):
         d is the mean square of differences.
         """
         assert run.features is not None
-        prototypes, known = rows["prototypes"], rows["known"]
         if self.pull == "samples":
-            targets = labels(run.targets)
-            index = targets.unsqueeze(-1).expand(-1, -1, prototypes.shape[-1])
-            gap = (run.features - prototypes.gather(1, index)).square().mean(-1)
-            return self.lam * gap * known.gather(1, targets)
+            return self.lam * gaps_of_samples(run, rows)
+        prototypes, known = rows["prototypes"], rows["known"]
         sums, shares = by_class(run.features, run.targets, run.weights, known.shape[1])
         here = shares > 0
         means = sums / torch.where(here, shares, 1).unsqueeze(-1)
@@ -141,3 +127,33 @@ class FedProto(LocalSgd):
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["w"]
+
+
+# -- global prototypes, for other methods that align features with them ----------------------------
+def global_prototypes(server: State, mean: State) -> State:
+    """The server's prototypes, from the mean of sums and shares; unseen classes keep theirs."""
+    # Eq. 6: C̄_j = Σ_i |D_ij| C_ij / N_j, over the clients heard that have the class
+    shares = mean["shares"].unsqueeze(1)
+    sums, before = (t.view(len(shares), -1) for t in (mean["sums"], server["prototypes"]))
+    seen = shares > 0
+    prototypes = torch.where(seen, sums / torch.where(seen, shares, 1), before)
+    known = server["known"].maximum(seen[:, 0].to(server["known"]))
+    return {"prototypes": prototypes.flatten(), "known": known}
+
+
+def rows_of_prototypes(task: Task, down: State, rows: int) -> State:
+    """What the server has sent of them, as the rows of a term."""
+    return {
+        "prototypes": down["prototypes"].view(*head_size(task)).expand(rows, -1, -1),
+        "known": down["known"].expand(rows, -1),
+    }
+
+
+def gaps_of_samples(run: Pass, rows: State) -> Tensor:  # -> [K, B]
+    """d(f(x), C̄_y) of each sample, the mean square of differences; 0 of unknown classes."""
+    assert run.features is not None
+    prototypes = rows["prototypes"]
+    targets = labels(run.targets)
+    index = targets.unsqueeze(-1).expand(-1, -1, prototypes.shape[-1])
+    gap = (run.features - prototypes.gather(1, index)).square().mean(-1)
+    return gap * rows["known"].gather(1, targets)

@@ -74,20 +74,17 @@ NAMES: dict[str, NamedMethod] = {
 # methods of the field that are not implemented: the nearest that is, and how it differs
 ABSENT = {
     "apple": "fedfomo, whose weights follow from losses instead of being learned",
-    "fedcp": "fedrep, which splits the model by layers instead of by a gate",
+    "fedcp": "gpfl, whose valve is told the client's classes instead of the sample",
     "fedgen": "fedprox",
     "fedgroup": "cfl, whose server divides the clients step by step",
     "fedkd": "fml, whose two models teach each other without compression",
     "fedmd": "local",
     "fedopt": "fedadam, fedyogi or fedadagrad, which are its members",
-    "fedpac": "fedrep, without alignment of features and mixtures of heads",
     "fedpop": "ffgg",
     "fedtgp": "fedproto, whose global prototypes are plain means",
-    "gpfl": "fedrep",
     "hetlora": "fedalt with part=adapter, at one rank for all clients",
     "heterofl": "fedper",
-    "pefll": "per-fedavg",
-    "pfedbayes": "pfedme, which ties points instead of distributions",
+    "pefll": "pfedhn, whose server learns the embeddings that its clients would compute",
     "pfedla": "fedala",
     "power-of-choice": "the setting sample, which selects clients uniformly",
 }

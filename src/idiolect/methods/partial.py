@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.knobs import knob
 from ..core.types import State
 from ..method import Traits
-from ..solvers import sgd, turns
+from ..solvers import Extra, sgd, turns
 from ..task.client_optimizer import Steps
 from ..task.context import Here
 from ..task.layout import Split
@@ -113,12 +113,16 @@ def train_part(
     which: str,
     steps: int,
     epochs: int = 0,
+    extra: Extra | None = None,
 ) -> Tensor:
-    """SGD on θ ("theta") or on w ("w") alone: the part that was trained."""
+    """SGD on θ ("theta") or on w ("w") alone: the part that was trained.
+
+    `extra` gives the term that a method adds to the loss of a mini-batch.
+    """
     start = theta if which == "theta" else w
     by = here.optimise.begin(which, start, lr) if here.optimise else None
     for active in turns(here, steps, epochs):
-        theta, w = step(task, split, theta, w, here, lr, which, by, active)
+        theta, w = step(task, split, theta, w, here, lr, which, by, active, extra)
     return theta if which == "theta" else w
 
 
@@ -132,12 +136,13 @@ def step(
     which: str,
     by: Steps | None = None,
     active: Tensor | None = None,
+    extra: Extra | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One step on θ ("theta") or on w ("w"): plain, or by an optimiser begun on that part.
 
     Where only some rows are `active` (bool[K]), the others stay where they are.
     """
-    g_theta, g_w = gradients(task, split, theta, w, here, active)
+    g_theta, g_w = gradients(task, split, theta, w, here, active, extra)
     if by is not None:
         return (by(g_theta, active), w) if which == "theta" else (theta, by(g_w, active))
     if which == "theta":
@@ -146,12 +151,19 @@ def step(
 
 
 def gradients(
-    task: Task, split: Split, theta: Tensor, w: Tensor, here: Here, active: Tensor | None = None
+    task: Task,
+    split: Split,
+    theta: Tensor,
+    w: Tensor,
+    here: Here,
+    active: Tensor | None = None,
+    extra: Extra | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(∇_θ f, ∇_w f) on a fresh mini-batch; 0 for rows that are not `active`."""
     batch = here.draw()
+    term = None if extra is None else extra(batch)
     if active is None:
-        return split.parts(task.grad(split.join(theta, w), batch))
+        return split.parts(task.grad(split.join(theta, w), batch, term))
     active = active.to(w.device)
-    g = task.grad(split.join(theta, w), batch.only(active))
+    g = task.grad(split.join(theta, w), batch.only(active), term)
     return split.parts(g.mul_(active.unsqueeze(-1)))

@@ -22,6 +22,7 @@ from ..task.context import Here
 from ..task.task import Task
 from .options import LocalSgd, epochs_knob, steps_knob
 from .similarity import cosines
+from .simplex import onto_simplex
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,3 @@ class PFedGraph(LocalSgd):
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         # who has never trained takes the mean that it would start from
         return torch.where(private["trained"] > 0, private["w"], down["w"])
-
-
-def onto_simplex(y: Tensor) -> Tensor:  # [K, H] -> [K, H]
-    """The nearest rows with x >= 0 and Σ x = 1.
-
-    >>> onto_simplex(torch.tensor([[0.5, 0.7, -2.0]]))
-    tensor([[0.4000, 0.6000, 0.0000]])
-    """
-    # x = max(y - t, 0), t such that they sum to 1: the least of the excesses of the k largest
-    largest = y.sort(dim=1, descending=True).values
-    counts = torch.arange(1, y.shape[1] + 1, device=y.device)
-    excess = (largest.cumsum(1) - 1) / counts
-    return (y - excess.amax(1, keepdim=True)).clamp(min=0)
