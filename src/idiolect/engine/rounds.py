@@ -16,6 +16,7 @@ from ..host.remote_host import HostLike
 from ..host.scores import Scores
 from ..host.subgroups import SubgroupScores
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from ..server.selection import CandidateLosses
 from ..server.server import Server
 from ..wire.admission import Messages
 from ..wire.messages import DownMessage
@@ -41,6 +42,9 @@ class HostGroup(Protocol):
 
     def answer(self, query: Query) -> Iterator[tuple[int, Messages | NoReply]]:
         """Answers by host, in a channel's second exchange."""
+
+    def losses(self, version: int, down: DownMessage, wire_ids: Tensor) -> list[Scores]:
+        """Losses of the shared model on these clients' training data, by host that answers."""
 
     def conclude(self, conclusion: RoundConclusion) -> None:
         """Tell all hosts of the round how it ended."""
@@ -194,7 +198,7 @@ class Rounds(Engine):
     def advance(self, factors: Factors | None = None) -> None:
         server = self.server
         group = self.group
-        current = server.open(factors=factors)
+        current = server.open(factors=factors, answers=self._candidate_losses())
         heard_ids = current.order.heard
         for n, update in group.update(current.order):
             if isinstance(update, NoReply):
@@ -212,6 +216,18 @@ class Rounds(Engine):
         group.conclude(conclusion)
         if self.delays is not None:
             self._add_time(self.delays, heard_ids, conclusion.counted)
+
+    def _candidate_losses(self) -> CandidateLosses | None:
+        """What the candidates of the next round answer; None where none are to be asked."""
+        server = self.server
+        candidates = server.candidates()
+        if candidates is None:
+            return None
+        down = server.message(server.version)
+        parts = self.group.losses(server.version, down, candidates)
+        return CandidateLosses.merge(
+            [CandidateLosses(s.wire_ids, s.loss / s.samples) for s in parts]
+        )
 
     def _add_time(self, delays: Delays, heard_ids: Tensor, counted: Tensor) -> None:
         """A synchronous round takes as long as its slowest client."""

@@ -369,6 +369,24 @@ class Host:
             scores_by_split[split] = self._scores(split, sums, rows, nothing, tally)
         return scores_by_split
 
+    def losses(self, version: int, message: DownMessage, wire_ids: Tensor) -> dict[str, Scores]:
+        """Losses of the one global model on training data, for a server that selects by them.
+
+        Each from its client's own samples alone, to the last bit. Nothing else is counted.
+        """
+        contract = self.contract
+        w = contract.method.shared(contract.task, self.open_message(version, message).common)
+        if w is None:
+            raise ValueError("losses: the method has no shared model")
+        everyone = self.rows(wire_ids)
+        evaluator = self._evaluator("train")
+        sums = evaluator.blank()
+        by_size = everyone[self.samples[everyone].argsort(stable=True)]
+        for rows in by_size.split(self.chunk) if len(by_size) else ():
+            evaluator.personal(w.expand(len(rows), -1), rows, sums)
+        nothing = torch.zeros(self.data.clients, dtype=torch.int64)
+        return {"train": self._scores("train", sums, everyone, nothing, None)}
+
     def evaluate_subgroups(
         self, version: int, message: DownMessage, wire_ids: Tensor, shared: bool = False
     ) -> SubgroupScores:

@@ -29,8 +29,8 @@ from ..methods import batchnorm, equal_to, label_of, name_of
 from ..methods.predictor import predicts_by_itself
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
-from ..server.roster import select
 from ..server.rules import RULES
+from ..server.selection import SELECTIONS, Uniform, select
 from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
 from ..task.losses import Loss
@@ -218,6 +218,7 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
             )
         s.rule.check(parts.clients_heard)
     _check_rows(parts)
+    _check_selection(parts)
     if s.finetune_steps and predicts_by_itself(method):
         raise SettingError(
             f"finetune_steps must be 0 for {name_of(method)}, whose clients do not predict with "
@@ -378,6 +379,31 @@ def _check_rows(parts: RunParts) -> None:
             f"channel must decode each message by itself for {name_of(method)}, whose server "
             "treats clients one by one; this one decodes the sum of a round's messages"
         )
+
+
+def _check_selection(parts: RunParts) -> None:
+    """Refuse another selection than a uniform one where there is nothing to select, or to ask."""
+    method, s = parts.method, parts.settings
+    if s.selection == Uniform():
+        return
+    reason = ""
+    if method.traits.hears_all:
+        reason = "every client is heard in every round"
+    elif s.asynchronous:
+        reason = "with timing='arrivals' whoever is idle starts next"
+    elif s.selection.asks and not _has_shared_model(method, parts.first_task):
+        reason = "candidates are asked for the loss of the shared model, and it has none"
+    if reason:
+        raise SettingError(
+            f"selection must be 'uniform' for {name_of(method)}, "
+            f"got {SELECTIONS.text(s.selection)!r}: {reason}"
+        )
+    s.selection.check(parts.clients_heard, parts.eligible)
+
+
+def _has_shared_model(method: Method, task: Task) -> bool:
+    state = method.server(task) | method.server_rows(task, np.zeros(1, dtype=np.uint64))
+    return method.shared(task, method.broadcast(task, state)) is not None
 
 
 def _check_asynchronous(parts: RunParts, link: Link) -> None:

@@ -146,6 +146,7 @@ class Session:
             step=settings.server_step,
             sample=settings.sampled(len(self.people.eligible), method.traits.hears_all),
             quorum=settings.quorum,
+            selection=settings.selection,
             memory=host_settings.memory,
             scratch=scratch,
         )

@@ -29,7 +29,7 @@ from ..wire.messages import HEADER, DownMessage, pack, pack_down
 from ..wire.ragged import Ragged
 from . import state as saved
 from .protocol import Contract, Query, RoundConclusion, RoundRequest
-from .roster import Roster, select
+from .roster import Roster
 from .round import (
     MISSING,
     Aggregation,
@@ -43,6 +43,7 @@ from .round import (
     settle,
 )
 from .rules import Rule, TooFew
+from .selection import ANSWER, CandidateLosses, ClientSelection, Pool, Uniform
 from .step import ServerStep
 from .streaming_mean import StreamingMean, StreamingPlan, largest_number
 
@@ -61,6 +62,7 @@ class Server:
         step: ServerStep | None = None,
         sample: int = 1,
         quorum: int = 1,
+        selection: ClientSelection | None = None,
         memory: int = 2 << 30,
         scratch: Any = None,
     ):
@@ -70,6 +72,7 @@ class Server:
         self.step = step or ServerStep()
         self.sample = sample  # clients heard per round
         self.quorum = quorum  # fewer messages than this leave the server as it is
+        self.selection = selection or Uniform()
         self.version = 0  # rounds closed
         task = contract.task
         link = contract.link
@@ -107,11 +110,28 @@ class Server:
         self.ledger.prepared(wire_ids, up, down)
 
     # -- a round ---------------------------------------------------------------------------------
-    def open(self, version: int | None = None, factors: Factors | None = None) -> Round:
-        """Start a round: who trains, who is heard, the message down."""
+    def candidates(self) -> Tensor | None:  # -> int64, increasing
+        """Whom to ask for the loss of the shared model before the next round; None for nobody."""
+        pool = self._pool(self.version)
+        if not self.contract.up.length:
+            return None
+        if not self.selection.most_asked(pool.sample, len(pool.eligible)):
+            return None
+        return self.selection.draw(pool)
+
+    def open(
+        self,
+        version: int | None = None,
+        factors: Factors | None = None,
+        answers: CandidateLosses | None = None,
+    ) -> Round:
+        """Start a round: who trains, who is heard, the message down.
+
+        `answers` are those of the `candidates`, where some were to be asked.
+        """
         version = self.version if version is None else version
         contract = self.contract
-        heard_ids = self._sampled(version)
+        heard_ids = self._selected(version, answers)
         everyone = contract.method.traits.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard_ids
         order = RoundRequest(version, self.message(version, train), train, heard_ids, factors or {})
@@ -425,7 +445,9 @@ class Server:
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
         down = contract.down.length + contract.addressed.length
-        return down * trained + (up + self._second_exchange_bytes) * self.sample
+        asked = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
+        questions = (contract.down.length + ANSWER.length) * asked if up else 0
+        return questions + down * trained + (up + self._second_exchange_bytes) * self.sample
 
     @cached_property
     def _second_exchange_bytes(self) -> int:
@@ -442,9 +464,22 @@ class Server:
             total += 3 * HEADER.itemsize + query_length * (4 + 4 + task.dtype.itemsize)
         return total
 
-    def _sampled(self, version: int) -> Tensor:
+    def _pool(self, version: int) -> Pool:
+        roster = self.roster
+        data = roster.samples if roster.weights is None else roster.weights
         seed = self.contract.task.seed
-        return select(seed, version, self.roster.keys, self.roster.eligible_ids(), self.sample)
+        return Pool(seed, version, roster.keys, roster.eligible_ids(), data.double(), self.sample)
+
+    def _selected(self, version: int, answers: CandidateLosses | None) -> Tensor:
+        """The wire ids of those heard; what candidates were sent and answered is booked."""
+        pool = self._pool(version)
+        candidates = self.selection.draw(pool)
+        if answers is None:
+            return candidates
+        down = len(self.message(version))
+        self.ledger.sent_down(candidates, down, self.contract.down_values(version))
+        self.ledger.answered(answers.wire_ids, ANSWER.length, ANSWER.values)
+        return self.selection.choose(pool, answers)
 
     def handover(self) -> Tensor | None:  # -> [d]
         """The model that a next stage starts from; None where there is none."""

@@ -105,6 +105,12 @@ class Ledger:
         self.sent_down(wire_ids, down, down / 4)
         self.bytes_admitted += int(up.sum())
 
+    def answered(self, wire_ids: Tensor, length: int, values: int) -> None:
+        """Before a round these clients answered a question with a message of this size each."""
+        lengths = torch.full((len(wire_ids),), length)
+        self.sent_up(wire_ids, lengths, torch.full((len(wire_ids),), float(values)))
+        self.bytes_admitted += int(lengths.sum())
+
     def add_gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
         """Count the gradients that these clients evaluated."""
         self.counts["gradients"][wire_ids] += counts
