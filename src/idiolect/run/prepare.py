@@ -26,6 +26,7 @@ from ..host.lazy_federation import LazyFederation, positive_of
 from ..host.metrics import PositiveClass, check_metrics
 from ..method import Method
 from ..methods import batchnorm, equal_to, label_of, name_of
+from ..methods.exchanges import check_exchanges
 from ..methods.predictor import predicts_by_itself
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
@@ -189,6 +190,7 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
     warn_of_variable_bits()
     task = method.extended(task)
     method.check(task)
+    _check_exchanges(method, task)
     _check_optimizer(method, task, s)
     _check_schedule(method, task, s)
     for note in task.initial.notes(task.module, random=not isinstance(task.model, nn.Module)):
@@ -292,6 +294,16 @@ def _check_optimizer(method: Method, task: Task, s: Settings) -> None:
         warn(
             f"lr_scale: {still:,} of {task.d:,} numbers have factor 0: they are not trained, but "
             "are still sent; Task(..., frozen=...) or --frozen makes them constants, which are not"
+        )
+
+
+def _check_exchanges(method: Method, task: Task) -> None:
+    """Refuse exchanges that do not fit, and models that they were not made for."""
+    check_exchanges(method, task)
+    if method.traits.exchanges and task.statistics is not None:
+        raise SettingError(
+            f"model must have no running statistics (BatchNorm) for {name_of(method)}: a round has "
+            "several exchanges, and which of them would send the statistics is not said"
         )
 
 
@@ -454,6 +466,8 @@ def why_not(method: Method, task: Task) -> str:
     if not any(message.values()):
         alone = equal_to(method, task) if message else ""
         return f"it sends nothing; {alone}" if alone else "it sends nothing"
+    if method.traits.exchanges:
+        return "its rounds have several exchanges, with the same clients in each"
     if method.traits.hears_all:
         return "it makes sense only if every client is heard in every round"
     if method.traits.needs_round:
