@@ -56,6 +56,15 @@ class Combine(Protocol):
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """One of several exchanges of a round: what clients are sent in it, and what they send."""
+
+    name: str  # `here.exchange` in `update`
+    up: tuple[str, ...]  # the parts of `message` that are sent in it
+    down: tuple[str, ...] | None = None  # the parts of `broadcast` that go down; None = all
+
+
+@dataclass(frozen=True)
 class Traits:
     """What a method declares about itself, in addition to its equations."""
 
@@ -71,6 +80,9 @@ class Traits:
     # `aggregate` may be given a large cohort a few messages at a time: it treats every row by
     # itself and counts clients by `rule.heard`; None: as `linear`
     streams: bool | None = None
+    # the exchanges of a round, in order, where there are several: `update` and `aggregate` are
+    # called for each, and the clients of the first take part in all
+    exchanges: tuple[Exchange, ...] = ()
     # `update` may be given a message down for each client, rows[K, m], in place of one [m] for all:
     # asynchronous clients start from different models
     row_messages: bool = False

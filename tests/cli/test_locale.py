@@ -43,6 +43,7 @@ COMMANDS = [  # in one process: starting one takes seconds
     "list channels --d 50",
     "list attacks",
     "list rules",
+    "list selections",
     "list augmentations",
     "--help",
     "run --help",

@@ -12,7 +12,7 @@ import torch
 from idiolect import projections
 from idiolect.core import streams
 from idiolect.data.federation import Federation
-from idiolect.server.roster import select
+from idiolect.server.selection import select
 from idiolect.task.context import Here
 
 

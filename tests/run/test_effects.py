@@ -37,6 +37,7 @@ VALUES: dict[str, Any] = {  # where a value cannot be made from the field's own 
     "dtype": "float32",
     "data_seeds": 2,
     "augment": "flip",
+    "selection": "power-of-choice",
 }
 BASES: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {}),

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from idiolect import SettingError
-from idiolect.core import streams
-from idiolect.server.roster import Roster, select
+from idiolect.server.roster import Roster
 
 
 def of(*ids, samples=10) -> Roster:
@@ -90,22 +89,3 @@ def test_a_roster_that_was_saved_is_the_same():
     assert again.wire_id("7") == 0 and again.enrol(["new"], [1]).tolist() == [3]
     roster.leave([7])
     assert again.eligible.tolist() == [True, False, True, True]  # nothing is shared
-
-
-# -- selection -------------------------------------------------------------------------------------
-def test_selection_depends_on_nobody_who_is_not_there():
-    """Who is chosen among the others is the same with and without a client that has left."""
-    keys = streams.name_keys([f"client {k}" for k in range(9)])
-    everyone = torch.arange(9)
-    for round in range(20):
-        three = select(0, round, keys, everyone, 3).tolist()
-        four = select(0, round, keys, everyone, 4).tolist()
-        assert set(three) < set(four) and three == sorted(three)
-        without = everyone[everyone != three[0]]
-        assert set(select(0, round, keys, without, 3).tolist()) == set(four) - {three[0]}
-
-
-def test_selection_takes_all_where_there_are_fewer():
-    keys = streams.name_keys(["a", "b", "c"])
-    assert select(0, 0, keys, torch.tensor([0, 2]), 5).tolist() == [0, 2]
-    assert select(0, 0, keys, torch.arange(0), 5).tolist() == []

@@ -37,6 +37,7 @@ class Link:
     channel: Channel
     parts: dict[str, Form]
     exact: tuple[str, ...] = ()
+    exchanges: int = 1  # of a round: versions of the server per round
 
     @classmethod
     def fit(cls, channel: Channel, method: Method, task: Task) -> Link:
@@ -46,12 +47,15 @@ class Link:
             n: Form(m, task.layout.starts if m == task.d else (0, m), dtype=task.dtype)
             for n, m in message
         }
-        return cls.of(channel, parts, method.traits.uncompressed)
+        exchanges = len(method.traits.exchanges) or 1
+        return cls.of(channel, parts, method.traits.uncompressed, exchanges)
 
     @staticmethod
-    def of(channel: Channel, parts: dict[str, Form], exact: tuple[str, ...] = ()) -> Link:
+    def of(
+        channel: Channel, parts: dict[str, Form], exact: tuple[str, ...] = (), exchanges: int = 1
+    ) -> Link:
         """The link for these parts: the identity where the channel has no stages."""
-        return (Link if channel.stages else IdentityLink)(channel, parts, exact)
+        return (Link if channel.stages else IdentityLink)(channel, parts, exact, exchanges)
 
     @property
     def coding(self) -> str:
@@ -68,7 +72,7 @@ class Link:
             (
                 n,
                 self.channel if f.n and n not in self.exact else Channel(),
-                replace(f, round=version),
+                replace(f, round=version // self.exchanges),
             )
             for n, f in self.parts.items()
         ]

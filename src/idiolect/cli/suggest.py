@@ -14,7 +14,16 @@ from ..data import DATASETS
 from ..methods import METHODS, NAMES
 from ..models import MODELS, options_of
 
-LISTS = ("methods", "channels", "attacks", "rules", "augmentations", "kernels", "projections")
+LISTS = (
+    "methods",
+    "channels",
+    "attacks",
+    "rules",
+    "selections",
+    "augmentations",
+    "kernels",
+    "projections",
+)
 TABLES = (".csv", ".tsv", ".parquet")
 # our name -> what other programs call it
 COMMAND_WORDS = {

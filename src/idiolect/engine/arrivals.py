@@ -19,7 +19,7 @@ from ..core.knobs import Factors
 from ..core.tensors import Shapes
 from ..core.types import State, prefixed, under
 from ..server.asynchronous import AsyncServer
-from ..server.roster import select
+from ..server.selection import select
 from ..server.server import Server
 from ..server.state import check_arrivals, load_arrivals, most_arrivals_bytes, save_arrivals
 from .carriers.local import LocalHosts

@@ -159,6 +159,22 @@ class RemoteHosts:
             host.check_scores(scores, wire_ids, splits)
         return scores
 
+    def losses(self, version: int, down: DownMessage, wire_ids: Tensor) -> list[Scores]:
+        clients = {n: _among(wire_ids, host) for n, host in enumerate(self.hosts)}
+        frames = {
+            n: calls.evaluate_call("losses", version, down, ids, ("train",))
+            for n, ids in clients.items()
+            if len(ids)
+        }
+        self.calls.open()
+        self.calls.look_for_lost()
+        parts = []
+        for n, reply in self.calls.ask(frames, limited=True):
+            scores = self._read(n, reply, calls.read_scores, clients[n], ())
+            if not isinstance(scores, NoReply):
+                parts.append(scores["train"])
+        return parts
+
     def evaluate_subgroups(
         self, version: int, down: DownMessage, wire_ids: Tensor, shared: bool = False
     ) -> list[SubgroupScores]:

@@ -16,6 +16,7 @@ from ..host.remote_host import HostLike
 from ..host.scores import Scores
 from ..host.subgroups import SubgroupScores
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from ..server.selection import CandidateLosses
 from ..server.server import Server
 from ..wire.admission import Messages
 from ..wire.messages import DownMessage
@@ -41,6 +42,9 @@ class HostGroup(Protocol):
 
     def answer(self, query: Query) -> Iterator[tuple[int, Messages | NoReply]]:
         """Answers by host, in a channel's second exchange."""
+
+    def losses(self, version: int, down: DownMessage, wire_ids: Tensor) -> list[Scores]:
+        """Losses of the shared model on these clients' training data, by host that answers."""
 
     def conclude(self, conclusion: RoundConclusion) -> None:
         """Tell all hosts of the round how it ended."""
@@ -88,7 +92,7 @@ class Engine:
     @property
     def rounds(self) -> int:
         """Completed rounds."""
-        return self.server.version
+        return self.server.rounds
 
     def advance(self, factors: Factors | None = None) -> None:
         """One round, with the factors of a schedule."""
@@ -148,8 +152,9 @@ class Engine:
         self.settle()
         nobody = wire_ids[:0]
         first = self.server.version
-        for version in range(first, first + rounds):
-            down = self.server.message(version, wire_ids)
+        contract = self.server.contract
+        for version in range(first, first + rounds * len(contract.exchanges)):
+            down = self.server.message(version, wire_ids, contract.of(version))
             request = RoundRequest(version, down, wire_ids, nobody)
             for _ in self.group.update(request, required=True):
                 pass
@@ -176,7 +181,7 @@ class Engine:
 
     def versions(self, rounds: int) -> int:
         """The version of the server after this many rounds."""
-        return rounds
+        return rounds * len(self.server.contract.exchanges)
 
     def close(self) -> None:
         """End of training: work under way is abandoned."""
@@ -192,9 +197,16 @@ class Rounds(Engine):
         self.timed = delays is not None
 
     def advance(self, factors: Factors | None = None) -> None:
+        self.delays_of_round = []
+        self._exchange(factors)
+        while self.server.taking_part is not None:
+            self._exchange(factors)
+
+    def _exchange(self, factors: Factors | None) -> None:
+        """One exchange of messages: a whole round for most methods."""
         server = self.server
         group = self.group
-        current = server.open(factors=factors)
+        current = server.open(factors=factors, answers=self._candidate_losses())
         heard_ids = current.order.heard
         for n, update in group.update(current.order):
             if isinstance(update, NoReply):
@@ -211,24 +223,36 @@ class Rounds(Engine):
         conclusion = server.close(current)
         group.conclude(conclusion)
         if self.delays is not None:
-            self._add_time(self.delays, heard_ids, conclusion.counted)
+            self._add_time(self.delays, current.version, heard_ids, conclusion.counted)
 
-    def _add_time(self, delays: Delays, heard_ids: Tensor, counted: Tensor) -> None:
-        """A synchronous round takes as long as its slowest client."""
+    def _candidate_losses(self) -> CandidateLosses | None:
+        """What the candidates of the next round answer; None where none are to be asked."""
+        server = self.server
+        candidates = server.candidates()
+        if candidates is None:
+            return None
+        down = server.message(server.version)
+        parts = self.group.losses(server.version, down, candidates)
+        return CandidateLosses.merge(
+            [CandidateLosses(s.wire_ids, s.loss / s.samples) for s in parts]
+        )
+
+    def _add_time(self, delays: Delays, version: int, heard_ids: Tensor, counted: Tensor) -> None:
+        """A synchronous exchange takes as long as its slowest client."""
         roster = self.server.roster
-        version = self.server.version
-        turns = np.full(len(heard_ids), version - 1)
+        number = self.server.contract.round_of(version)
+        turns = np.full(len(heard_ids), version)
         durations = delays.draw(
             self.server.contract.task.seed, roster.keys[heard_ids.numpy()], turns
         )
         start = self.time
         self.time += float(durations.max(initial=0.0))
         admitted = torch.isin(heard_ids, counted).tolist()
-        self.delays_of_round = [
+        self.delays_of_round += [
             {
-                "round": version,
+                "round": number + 1,
                 "client": roster.ids[wire_id],
-                "started": version - 1,
+                "started": number,
                 "staleness": 0,
                 "start": start,
                 "time": start + delay,

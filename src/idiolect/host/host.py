@@ -130,17 +130,19 @@ class Host:
 
         A host that `gathers` sends everything with its last chunk.
         """
-        contract = self.contract
+        contract = self.contract.of(order.version)
         train = self.rows(order.train)
         heard_rows = self.rows(order.heard)
         received = self.open_down(order)
         self.undo(order.version)
         method = contract.method.scaled(order.factors)
         batch = whole(self.settings.batch, order.factors.get("batch", 1.0))
+        # the last exchange of a round draws what the only one of a round would
+        purpose = "batch" if contract.ends_round else f"batch {contract.exchange}"
         waiting: list[tuple[Tensor, State]] = []
         chunks = train.split(self.chunk_of(batch)) if len(train) else ()
         for number, rows in enumerate(chunks, 1):
-            here = self.here(rows, order.version, batch=batch)
+            here = self.here(rows, contract.round_of(order.version), purpose, batch)
             down = received.of(self.wire_ids[rows])
             up, after = method.update(
                 contract.task, down, self.store.read(rows, order.version), here
@@ -190,7 +192,7 @@ class Host:
         self, version: int, received: ReceivedDown, waiting: list[tuple[Tensor, State]]
     ) -> tuple[Ragged, np.ndarray]:
         """Messages through the channel, each with a header; and what they count as in words."""
-        contract = self.contract
+        contract = self.contract.of(version)
         rows, up = waiting.pop()
         if waiting:
             waiting.append((rows, up))
@@ -219,7 +221,8 @@ class Host:
         Also what the channel keeps at them afterwards, and 32-bit words per message, as the lp-proj
         paper counts. `versions` stand in the headers, `turns` key the channel's random numbers.
         """
-        contract = self.contract
+        version = versions if isinstance(versions, int) else int(versions[0])
+        contract = self.contract.of(version)
         wire_ids = self.wire_ids[rows].numpy()
         heads = wire.heads(
             contract.up, contract.run, versions, wire_ids, self.samples[rows].numpy()
@@ -228,7 +231,6 @@ class Host:
         def keys() -> streams.Keys:
             return streams.keys(contract.task.seed, "channel", turns, self.keys[rows.numpy()])
 
-        version = versions if isinstance(versions, int) else int(versions[0])
         return contract.link.encode(heads, up, reference, channel_rows, keys, version)
 
     def leaving(self, exchange: ExchangeId, rows: Tensor, up: State, reference: State) -> State:
@@ -299,11 +301,13 @@ class Host:
 
     def open_down(self, order: RoundRequest) -> ReceivedDown:
         """The message down of an order, checked."""
-        return self.open_message(order.version, order.down)
+        return self._open_down(self.contract.of(order.version), order.version, order.down)
 
     def open_message(self, version: int, message: DownMessage) -> ReceivedDown:
-        """A message down, checked, for clients of this host."""
-        contract = self.contract
+        """A whole message down, checked, for clients of this host."""
+        return self._open_down(self.contract, version, message)
+
+    def _open_down(self, contract: Contract, version: int, message: DownMessage) -> ReceivedDown:
         device = contract.task.device
         common = self._open(contract.down, message.common, version, device)
         mine = message.only(self.wire_ids)
@@ -368,6 +372,24 @@ class Host:
             sums = self._evaluator(split).shared(w, tally)
             scores_by_split[split] = self._scores(split, sums, rows, nothing, tally)
         return scores_by_split
+
+    def losses(self, version: int, message: DownMessage, wire_ids: Tensor) -> dict[str, Scores]:
+        """Losses of the one global model on training data, for a server that selects by them.
+
+        Each from its client's own samples alone, to the last bit. Nothing else is counted.
+        """
+        contract = self.contract
+        w = contract.method.shared(contract.task, self.open_message(version, message).common)
+        if w is None:
+            raise ValueError("losses: the method has no shared model")
+        everyone = self.rows(wire_ids)
+        evaluator = self._evaluator("train")
+        sums = evaluator.blank()
+        by_size = everyone[self.samples[everyone].argsort(stable=True)]
+        for rows in by_size.split(self.chunk) if len(by_size) else ():
+            evaluator.personal(w.expand(len(rows), -1), rows, sums)
+        nothing = torch.zeros(self.data.clients, dtype=torch.int64)
+        return {"train": self._scores("train", sums, everyone, nothing, None)}
 
     def evaluate_subgroups(
         self, version: int, message: DownMessage, wire_ids: Tensor, shared: bool = False

@@ -48,6 +48,7 @@ class Service:
             "evaluate": self._evaluate,
             "evaluate_shared": self._evaluate_shared,
             "evaluate_subgroups": self._evaluate_subgroups,
+            "losses": self._losses,
             "save": self._save,
             "load": self._load,
             "release": self._release,
@@ -175,6 +176,10 @@ class Service:
 
     def _evaluate_subgroups(self, call: Call) -> Call:
         return calls.subgroups_reply(self.host.evaluate_subgroups(*calls.read_subgroups(call)))
+
+    def _losses(self, call: Call) -> Call:
+        version, down, wire_ids, _ = calls.read_evaluate(call)
+        return calls.scores_reply(self.host.losses(version, down, wire_ids))
 
     def _save(self, call: Call) -> Call:
         self.host.save(_folder(call))

@@ -21,6 +21,7 @@ from .fedalt import FedAlt, FedSim
 from .fedamp import FedAmp
 from .fedavg import FedAvg
 from .fedbabu import FedBabu
+from .feddane import FedDane
 from .feddeper import FedDeper
 from .feddyn import FedDyn
 from .fedem import FedEm
@@ -109,6 +110,7 @@ METHODS: Table[Entry] = Table(
         "apfl": (Apfl, {}),
         "fedala": (FedAla, {}),
         "ifca": (Ifca, {}),
+        "feddane": (FedDane, {}),
         "feddyn": (FedDyn, {}),
         "fednova": (FedNova, {}),
         "slowmo": (SlowMo, {}),

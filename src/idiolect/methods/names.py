@@ -61,6 +61,9 @@ NAMES: dict[str, NamedMethod] = {
         "fedprox", run={**_ARRIVALS, "change_from": "newest", "server_lr": 0.6}
     ),
     "fedbuff": NamedMethod("fedavg", {"weighting": "equal"}, {**_ARRIVALS, "buffer": 10}),
+    "power-of-choice": NamedMethod(
+        "fedavg", {"weighting": "equal"}, {"selection": "power-of-choice"}
+    ),
     "fedbn": NamedMethod("fedper", {"part": "norms"}, {"statistics": "private"}),
     "fedavg-ft": NamedMethod("finetune"),
     "perfedavg": NamedMethod("per-fedavg"),
@@ -86,7 +89,6 @@ ABSENT = {
     "heterofl": "fedper",
     "pefll": "pfedhn, whose server learns the embeddings that its clients would compute",
     "pfedla": "fedala",
-    "power-of-choice": "the setting sample, which selects clients uniformly",
 }
 
 

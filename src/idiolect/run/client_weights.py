@@ -23,6 +23,7 @@ from ..core.files import regular_file
 from ..core.knobs import SettingError, nearest
 from ..core.types import State
 from ..methods import name_of
+from ..methods.exchanges import exchanges_of
 from ..server.protocol import Contract
 from ..server.round import RoundRule
 from ..server.rules import RULES, Rule
@@ -123,10 +124,6 @@ def server_after(
     method, task = contract.method, contract.task
     rows = len(weights)
     noise = torch.Generator().manual_seed(0)
-    up = {
-        name: 1e3 * torch.randn(rows, size, generator=noise).to(task.x0)
-        for name, size in method.message(task).items()
-    }
     weights = weights.double().to(task.device)
     weight = float(weights.sum())
     wire_ids = torch.arange(rows)
@@ -134,7 +131,15 @@ def server_after(
     combine = RoundRule(
         contract, rule, weights, rows, clients, 0, {}, weight, wire_ids, own_weights
     )
-    return method.aggregate(task, method.server(task) | kept_rows, up, combine)
+    server = method.server(task) | kept_rows
+    after: State = {}
+    for one in exchanges_of(method):
+        up = {
+            name: 1e3 * torch.randn(rows, size, generator=noise).to(task.x0)
+            for name, size in one.message(task).items()
+        }
+        after |= one.aggregate(task, server | after, up, combine)
+    return after
 
 
 def _read(source: Any) -> Mapping[str, Any]:

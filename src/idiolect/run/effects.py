@@ -18,6 +18,7 @@ from ..methods import name_of
 from ..server.asynchronous import STALENESS
 from ..server.protocol import Contract
 from ..server.rules import RULES
+from ..server.selection import SELECTIONS
 from .client_weights import server_after
 from .settings import MESSAGES, Settings
 from .target_units import may_scale
@@ -63,6 +64,11 @@ def _of_messages(parts: RunParts) -> Iterator[str]:
             if name in _changed(s):
                 yield f"{name}: it has no effect on {name_of(method)}, which sends nothing"
         return
+    if s.selection != Settings().selection and parts.clients_heard == parts.eligible:
+        yield (
+            f"selection: {SELECTIONS.text(s.selection)!r} has no effect where all "
+            f"{parts.eligible} clients are heard in every round (sample)"
+        )
     messages = s.buffer if s.asynchronous else parts.clients_heard
     if s.rule != Settings().rule and _gives_mean(parts, contract, messages):
         some = "one message" if messages == 1 else f"{messages} messages, whose mean it gives,"

@@ -78,8 +78,9 @@ def personalised(
     trained = roster.eligible_ids()
     first = session.rounds
     gradients = torch.zeros(len(roster), dtype=torch.int64)
-    for version in range(first, first + rounds):
-        down = session.server.message_to_new(version, roster.keys)
+    exchanges = len(contract.exchanges)
+    for version in range(exchanges * first, exchanges * (first + rounds)):
+        down = session.server.message_to_new(version, roster.keys, contract.of(version))
         order = RoundRequest(version, down, trained, trained[:0])
         answer = host.update(order)
         gradients.index_add_(0, answer.trained, answer.gradients)

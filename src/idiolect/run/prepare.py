@@ -26,11 +26,12 @@ from ..host.lazy_federation import LazyFederation, positive_of
 from ..host.metrics import PositiveClass, check_metrics
 from ..method import Method
 from ..methods import batchnorm, equal_to, label_of, name_of
+from ..methods.exchanges import check_exchanges
 from ..methods.predictor import predicts_by_itself
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
-from ..server.roster import select
 from ..server.rules import RULES
+from ..server.selection import SELECTIONS, Uniform, select
 from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
 from ..task.losses import Loss
@@ -189,6 +190,7 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
     warn_of_variable_bits()
     task = method.extended(task)
     method.check(task)
+    _check_exchanges(method, task)
     _check_optimizer(method, task, s)
     _check_schedule(method, task, s)
     for note in task.initial.notes(task.module, random=not isinstance(task.model, nn.Module)):
@@ -218,6 +220,7 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
             )
         s.rule.check(parts.clients_heard)
     _check_rows(parts)
+    _check_selection(parts)
     if s.finetune_steps and predicts_by_itself(method):
         raise SettingError(
             f"finetune_steps must be 0 for {name_of(method)}, whose clients do not predict with "
@@ -291,6 +294,16 @@ def _check_optimizer(method: Method, task: Task, s: Settings) -> None:
         warn(
             f"lr_scale: {still:,} of {task.d:,} numbers have factor 0: they are not trained, but "
             "are still sent; Task(..., frozen=...) or --frozen makes them constants, which are not"
+        )
+
+
+def _check_exchanges(method: Method, task: Task) -> None:
+    """Refuse exchanges that do not fit, and models that they were not made for."""
+    check_exchanges(method, task)
+    if method.traits.exchanges and task.statistics is not None:
+        raise SettingError(
+            f"model must have no running statistics (BatchNorm) for {name_of(method)}: a round has "
+            "several exchanges, and which of them would send the statistics is not said"
         )
 
 
@@ -380,6 +393,31 @@ def _check_rows(parts: RunParts) -> None:
         )
 
 
+def _check_selection(parts: RunParts) -> None:
+    """Refuse another selection than a uniform one where there is nothing to select, or to ask."""
+    method, s = parts.method, parts.settings
+    if s.selection == Uniform():
+        return
+    reason = ""
+    if method.traits.hears_all:
+        reason = "every client is heard in every round"
+    elif s.asynchronous:
+        reason = "with timing='arrivals' whoever is idle starts next"
+    elif s.selection.asks and not _has_shared_model(method, parts.first_task):
+        reason = "candidates are asked for the loss of the shared model, and it has none"
+    if reason:
+        raise SettingError(
+            f"selection must be 'uniform' for {name_of(method)}, "
+            f"got {SELECTIONS.text(s.selection)!r}: {reason}"
+        )
+    s.selection.check(parts.clients_heard, parts.eligible)
+
+
+def _has_shared_model(method: Method, task: Task) -> bool:
+    state = method.server(task) | method.server_rows(task, np.zeros(1, dtype=np.uint64))
+    return method.shared(task, method.broadcast(task, state)) is not None
+
+
 def _check_asynchronous(parts: RunParts, link: Link) -> None:
     """Refuse what makes no sense when messages are used one by one."""
     method, task, s = parts.method, parts.first_task, parts.settings
@@ -428,6 +466,8 @@ def why_not(method: Method, task: Task) -> str:
     if not any(message.values()):
         alone = equal_to(method, task) if message else ""
         return f"it sends nothing; {alone}" if alone else "it sends nothing"
+    if method.traits.exchanges:
+        return "its rounds have several exchanges, with the same clients in each"
     if method.traits.hears_all:
         return "it makes sense only if every client is heard in every round"
     if method.traits.needs_round:

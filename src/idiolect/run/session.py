@@ -146,6 +146,7 @@ class Session:
             step=settings.server_step,
             sample=settings.sampled(len(self.people.eligible), method.traits.hears_all),
             quorum=settings.quorum,
+            selection=settings.selection,
             memory=host_settings.memory,
             scratch=scratch,
         )
@@ -312,7 +313,8 @@ class Session:
         self.held_out_personalised = personalised
         # work that is under way may be of the newest version
         newest = torch.full((enrolled,), version + settings.asynchronous)
-        newest[self.people.held_out] += settings.held_out_rounds * personalised
+        exchanges = len(self.contract.exchanges)
+        newest[self.people.held_out] += settings.held_out_rounds * exchanges * personalised
         for number, host in enumerate(self.hosts):
             host.load(checkpoint.path / _host_folder(number), newest[host.wire_ids])
 

@@ -32,6 +32,7 @@ from ..methods.batchnorm import CHOICES as STATISTICS
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
+from ..server.selection import SELECTIONS, ClientSelection, Uniform
 from ..server.step import ServerStep
 from ..task.augment import AUGMENTATIONS, Augmentation, Change
 from ..task.batches import BATCHING
@@ -148,6 +149,18 @@ class Selection(Knobs):
         f"S, clients heard per round; 0 = all up to {ALL_UP_TO}, of more a tenth but at least 10",
         low=0,
         roles=(MESSAGES,),
+    )
+    selection: ClientSelection = knob(
+        Uniform(),
+        "who is heard in a round: 'uniform', or 'power-of-choice(candidates=20)', those of 20 "
+        "candidates whose loss is largest; see: list selections",
+        parse=SELECTIONS.parse,
+        write=SELECTIONS.text,
+        roles=(MESSAGES,),
+        refused_in={
+            "deployment": "candidates are asked for their loss before each round, which no owner "
+            "of a site has been asked to agree to"
+        },
     )
     quorum: int = knob(
         1,

@@ -15,6 +15,7 @@ from ..engine.delays import Delays
 from ..host.metrics.metric import Metric
 from ..server.asynchronous import Staleness
 from ..server.rules.rule import Rule
+from ..server.selection import ClientSelection
 from ..task.augment import Augmentation, Change
 from .client_weights import ClientWeights
 from .data_seeds import DataSeeds
@@ -32,6 +33,7 @@ class RunSettings(TypedDict, total=False):
     checkpoint_every: int
     checkpoint_minutes: float
     sample: int
+    selection: ClientSelection | str
     quorum: int
     held_out: int
     held_out_rounds: int

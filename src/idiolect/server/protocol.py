@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..channels.link import Link
 from ..core.knobs import Factors, SettingError
 from ..core.types import State
 from ..method import NOBODY, Method
+from ..methods.exchanges import OneExchange, exchanges_of
 from ..methods.wrapped import innermost
 from ..task.task import Task
 from ..wire.messages import HEADER, DownMessage, Schema
@@ -92,6 +93,36 @@ class Contract:
         models = own & sizes.keys() - set(method.traits.changes)
         rows = {n: down[n] for n in models if down[n].shape[1:] == (sizes[n],)}
         return known | rows
+
+    # -- the exchanges of a round ------------------------------------------------------------------
+    @cached_property
+    def exchanges(self) -> tuple[Contract, ...]:
+        """What is agreed on for each exchange of a round, in order: all of it where there is one.
+
+        Exchange k of round r has the version r E + k of E exchanges.
+        """
+        methods = exchanges_of(self.method)
+        if len(methods) == 1:
+            return (self,)
+        return tuple(replace(self, method=method) for method in methods)
+
+    def of(self, version: int) -> Contract:
+        """What is agreed on for the exchange of this version."""
+        return self.exchanges[version % len(self.exchanges)]
+
+    def round_of(self, version: int) -> int:
+        """The round of a version."""
+        return version // (len(self.method.traits.exchanges) or 1)
+
+    @property
+    def ends_round(self) -> bool:
+        """Whether this is the contract of a round's last exchange."""
+        return not isinstance(self.method, OneExchange) or self.method.last
+
+    @property
+    def exchange(self) -> str:
+        """The name of this exchange; "" where a round has one."""
+        return self.method.exchange.name if isinstance(self.method, OneExchange) else ""
 
     def up_lengths(self, version: int = 0) -> tuple[int, int]:
         """The least and the most bytes of a message up; 0 where nothing is sent."""

@@ -170,15 +170,3 @@ class Roster:
         roster.enrol(facts["ids"], samples, weights=weights, own_weights=own_weights)
         roster.eligible = tensors["eligible"] & (roster.samples > 0)
         return roster
-
-
-def select(
-    seed: int, version: int, keys: Keys, eligible: Tensor, sample: int, purpose: str = "select"
-) -> Tensor:
-    """A uniform sample of `eligible` without replacement, increasing.
-
-    keys: stream keys of all clients, uint64[N]; eligible: positions in them. A client that cannot
-    take part changes nothing for the others.
-    """
-    places = streams.choose(streams.keys(seed, purpose, version, keys[eligible.numpy()]), sample)
-    return eligible[torch.from_numpy(np.asarray(places))]

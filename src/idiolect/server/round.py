@@ -224,7 +224,10 @@ class Aggregation:
             rule_state = combine.state
         rows = {n: t for n, t in after.items() if n in self.before.rows}
         after = {n: t for n, t in after.items() if n not in rows}
-        step = self.step.scaled(current_round.order.factors)
+        # the server's optimiser steps once per round, at its end
+        step = (
+            self.step.scaled(current_round.order.factors) if contract.ends_round else ServerStep()
+        )
         stepped = step(self.before.state, after, method.traits.shared_name)
         rows = {n: t for n, t in rows.items() if t is not self.before.rows[n]}
         outcome = Outcome(stepped, channel, rule_state, coordinates, rows)

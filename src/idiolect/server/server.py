@@ -22,14 +22,14 @@ from ..core.knobs import Factors
 from ..core.store import Store
 from ..core.streams import Keys
 from ..core.tensors import Shapes
-from ..core.types import State, under
+from ..core.types import State, prefixed, under
 from ..wire.admission import AdmittedMessages, Inbox, Messages
 from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, DownMessage, pack, pack_down
 from ..wire.ragged import Ragged
 from . import state as saved
 from .protocol import Contract, Query, RoundConclusion, RoundRequest
-from .roster import Roster, select
+from .roster import Roster
 from .round import (
     MISSING,
     Aggregation,
@@ -43,6 +43,7 @@ from .round import (
     settle,
 )
 from .rules import Rule, TooFew
+from .selection import ANSWER, CandidateLosses, ClientSelection, Pool, Uniform
 from .step import ServerStep
 from .streaming_mean import StreamingMean, StreamingPlan, largest_number
 
@@ -61,6 +62,7 @@ class Server:
         step: ServerStep | None = None,
         sample: int = 1,
         quorum: int = 1,
+        selection: ClientSelection | None = None,
         memory: int = 2 << 30,
         scratch: Any = None,
     ):
@@ -70,12 +72,18 @@ class Server:
         self.step = step or ServerStep()
         self.sample = sample  # clients heard per round
         self.quorum = quorum  # fewer messages than this leave the server as it is
-        self.version = 0  # rounds closed
+        self.selection = selection or Uniform()
+        self.version = 0  # exchanges closed: one per round, but for methods with several
+        # between two exchanges of a round: whose messages have counted in all before
+        self.taking_part: Tensor | None = None
         task = contract.task
         link = contract.link
         self.state = contract.method.server(task)  # the method's and the server optimiser's
         self.channel_state = link.blank("server", None, task.x0)
-        self.rule_state = rule.blank(sum(link.rule_sizes().values()), task.x0)
+        self.rule_state: State = {}
+        for one in contract.exchanges:
+            sizes = one.link.rule_sizes().values()
+            self.rule_state |= prefixed(rule.blank(sum(sizes), task.x0), _of_rule(one))
         # what the channel keeps here for each client, by wire id
         self.memory = Store(
             len(roster), lambda ids: link.blank("memory", len(ids), task.x0), memory, scratch
@@ -107,16 +115,38 @@ class Server:
         self.ledger.prepared(wire_ids, up, down)
 
     # -- a round ---------------------------------------------------------------------------------
-    def open(self, version: int | None = None, factors: Factors | None = None) -> Round:
-        """Start a round: who trains, who is heard, the message down."""
+    def candidates(self) -> Tensor | None:  # -> int64, increasing
+        """Whom to ask for the loss of the shared model before the next round; None for nobody."""
+        if self.taking_part is not None:
+            return None
+        pool = self._pool(self.version)
+        if not self.contract.up.length:
+            return None
+        if not self.selection.most_asked(pool.sample, len(pool.eligible)):
+            return None
+        return self.selection.draw(pool)
+
+    def open(
+        self,
+        version: int | None = None,
+        factors: Factors | None = None,
+        answers: CandidateLosses | None = None,
+    ) -> Round:
+        """Start a round: who trains, who is heard, the message down.
+
+        `answers` are those of the `candidates`, where some were to be asked.
+        """
         version = self.version if version is None else version
-        contract = self.contract
-        heard_ids = self._sampled(version)
+        contract = self.contract.of(version)
+        heard_ids = self.taking_part
+        if heard_ids is None:
+            heard_ids = self._selected(contract.round_of(version), answers)
         everyone = contract.method.traits.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard_ids
-        order = RoundRequest(version, self.message(version, train), train, heard_ids, factors or {})
+        down = self.message(version, train, contract)
+        order = RoundRequest(version, down, train, heard_ids, factors or {})
         self.ledger.sent_down(train, len(order.down), contract.down_values(version))
-        references = self.aggregation().references(order.factors, order.down)
+        references = self.aggregation(version).references(order.factors, order.down)
         inbox = self.inbox(version, heard_ids, references)
         clients = int(self.roster.eligible.sum())
         current_round = Round(order, inbox, clients, self.roster.mean_samples())
@@ -126,7 +156,7 @@ class Server:
 
     def inbox(self, version: int, expected: Tensor, references: References) -> Inbox:
         """Where messages of a version arrive; `references`: what coded changes are changes of."""
-        contract = self.contract
+        contract = self.contract.of(version)
 
         def decode(bodies: Ragged, wire_ids: np.ndarray) -> tuple[State, np.ndarray, State]:
             clients = torch.from_numpy(wire_ids)  # at most one body per client, in order
@@ -147,10 +177,11 @@ class Server:
 
     def _sum_on_arrival(self, current_round: Round) -> None:
         """Messages of this round are added up instead of being held."""
+        version = current_round.version
         current_round.stream = StreamingMean(
-            self.contract, self.rule, current_round.clients, self.roster.own_weights
+            self.contract.of(version), self.rule, current_round.clients, self.roster.own_weights
         )
-        aggregation = self.aggregation()
+        aggregation = self.aggregation(version)
 
         def add(rows: State, weights: np.ndarray) -> None:
             aggregation.collect(
@@ -221,7 +252,7 @@ class Server:
         silent = second.unanswered()
         if bool(silent.any()):
             return silent, "answer"
-        aggregation = self.aggregation()
+        aggregation = self.aggregation(current_round.version)
         try:
             second.outcome = aggregation(current_round, second.got)
         except TooFew:
@@ -239,7 +270,7 @@ class Server:
         if earlier is not None and earlier.asked == EXCHANGES:
             current_round.drop(got.wire_ids, "unsettled")
             return []
-        aggregation = self.aggregation()
+        aggregation = self.aggregation(current_round.version)
         try:
             tables, rule_state = aggregation.sketches(current_round, got)
         except TooFew:
@@ -286,7 +317,9 @@ class Server:
     def close(self, current_round: Round) -> RoundConclusion:
         """End a round: combine what arrived and step, or leave everything as it was.
 
-        Whoever does not count is absent: for the server, and for what a channel remembers.
+        Whoever does not count is absent: for the server, and for what a channel remembers. In a
+        round of several exchanges each is closed; who does not count in one is absent from there
+        on, and a round ends with an exchange that leaves everything as it was.
         """
         self._check_open(current_round)
         current_round.closed = True
@@ -295,16 +328,21 @@ class Server:
         if not self.contract.up.length:
             return RoundConclusion(current_round.version, heard_ids[:0], heard_ids[:0], {})
         outcome, got = settle(
-            self.aggregation(), current_round, candidates(current_round), self.quorum
+            self.aggregation(current_round.version),
+            current_round,
+            candidates(current_round),
+            self.quorum,
         )
         coordinates: dict[str, bytes] = {}
         if outcome is not None:
             self.state = outcome.state
             self.channel_state = outcome.channel
-            self.rule_state = outcome.rule
+            contract = self.contract.of(current_round.version)
+            self.rule_state = self.rule_state | prefixed(outcome.rule, _of_rule(contract))
             coordinates = outcome.taken
             self._remember(current_round, got)
             self._keep_rows(current_round.version, got.wire_ids, outcome.rows)
+        self._end_exchange(current_round, None if outcome is None else got.wire_ids)
         counted = got.wire_ids
         for message in coordinates.values():
             self.ledger.sent_down(counted, len(message), 0)
@@ -312,6 +350,17 @@ class Server:
         return RoundConclusion(
             current_round.version, counted, heard_ids[~torch.isin(heard_ids, counted)], coordinates
         )
+
+    def _end_exchange(self, current_round: Round, counted: Tensor | None) -> None:
+        """Who takes part in the next exchange of the round; None: it was the last one."""
+        contract = self.contract
+        self.taking_part = None
+        if contract.of(current_round.version).ends_round:
+            return
+        if counted is None:
+            self.version = len(contract.exchanges) * (contract.round_of(current_round.version) + 1)
+        else:
+            self.taking_part = counted
 
     def _check_open(self, current_round: Round) -> None:
         """An engine must close a round once, and ask before it does where the channel asks."""
@@ -354,15 +403,17 @@ class Server:
             for inbox in current_round.second.answers.values():
                 surplus.update(inbox.admitted().surplus)
             up_bytes += int(current_round.second.bytes_of(got.wire_ids).sum())
-        self.ledger.enter(current_round.entry(got.wire_ids, dict(surplus), up_bytes))
+        entry = current_round.entry(got.wire_ids, dict(surplus), up_bytes)
+        continues = current_round.version % len(self.contract.exchanges) > 0
+        self.ledger.enter(entry, continues)
 
-    def aggregation(self) -> Aggregation:
-        """How messages would be combined, from the server as it is now."""
-        before = Outcome(self.state, self.channel_state, self.rule_state, rows=self.rows.all())
+    def aggregation(self, version: int | None = None) -> Aggregation:
+        """How messages of a version would be combined, from the server as it is now."""
+        contract = self.contract.of(self.version if version is None else version)
+        rule_state = under(self.rule_state, _of_rule(contract))
+        before = Outcome(self.state, self.channel_state, rule_state, rows=self.rows.all())
         own_weights = self.roster.own_weights
-        return Aggregation(
-            self.contract, self.rule, self.step, before, self.plan.streams, own_weights
-        )
+        return Aggregation(contract, self.rule, self.step, before, self.plan.streams, own_weights)
 
     def has_shared_model(self) -> bool:
         """Whether the method has one global model that can be evaluated by itself."""
@@ -374,9 +425,19 @@ class Server:
         return self.step.method_state(self.state) | self.rows.all()
 
     # -- messages --------------------------------------------------------------------------------
-    def message(self, version: int, wire_ids: Tensor | None = None) -> DownMessage:
-        """The message down from the server as it is now, with those to each of these clients."""
-        method = self.contract.method
+    @property
+    def rounds(self) -> int:
+        """Rounds closed."""
+        return self.contract.round_of(self.version)
+
+    def message(
+        self, version: int, wire_ids: Tensor | None = None, exchange: Contract | None = None
+    ) -> DownMessage:
+        """The message down from the server as it is now, with those to each of these clients.
+
+        The whole one, or that of an `exchange` (one of `Contract.exchanges`).
+        """
+        method = (exchange or self.contract).method
         state = self.method_state()
         common = self._pack(method.broadcast(self.contract.task, state), version)
         if wire_ids is None or not self.contract.addresses:
@@ -384,12 +445,14 @@ class Server:
         wire_ids = wire_ids.sort().values
         return self._with_own(common, version, state, wire_ids, wire_ids)
 
-    def message_to_new(self, version: int, keys: Keys) -> DownMessage:
+    def message_to_new(
+        self, version: int, keys: Keys, exchange: Contract | None = None
+    ) -> DownMessage:
         """The message down for clients that join after training, by their stream keys.
 
-        Nothing is kept of them here; they are numbered from 0.
+        Nothing is kept of them here; they are numbered from 0. `exchange` as in `message`.
         """
-        contract = self.contract
+        contract = exchange or self.contract
         state = self.method_state()
         rows = contract.method.server_rows(contract.task, keys)
         state |= {n: torch.cat([state[n], t]) if n in state else t for n, t in rows.items()}
@@ -421,11 +484,14 @@ class Server:
         """What the next round sends both ways, through a channel at most: known before it runs."""
         version = self.version if version is None else version
         contract = self.contract
-        _, up = contract.up_lengths(version)
+        exchanges = [contract.of(version + k) for k in range(len(contract.exchanges))]
+        up = sum(one.up_lengths(version)[1] for one in exchanges)
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
-        down = contract.down.length + contract.addressed.length
-        return down * trained + (up + self._second_exchange_bytes) * self.sample
+        down = sum(one.down.length + one.addressed.length for one in exchanges)
+        asked = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
+        questions = (contract.down.length + ANSWER.length) * asked if up else 0
+        return questions + down * trained + (up + self._second_exchange_bytes) * self.sample
 
     @cached_property
     def _second_exchange_bytes(self) -> int:
@@ -442,9 +508,22 @@ class Server:
             total += 3 * HEADER.itemsize + query_length * (4 + 4 + task.dtype.itemsize)
         return total
 
-    def _sampled(self, version: int) -> Tensor:
+    def _pool(self, version: int) -> Pool:
+        roster = self.roster
+        data = roster.samples if roster.weights is None else roster.weights
         seed = self.contract.task.seed
-        return select(seed, version, self.roster.keys, self.roster.eligible_ids(), self.sample)
+        return Pool(seed, version, roster.keys, roster.eligible_ids(), data.double(), self.sample)
+
+    def _selected(self, version: int, answers: CandidateLosses | None) -> Tensor:
+        """The wire ids of those heard; what candidates were sent and answered is booked."""
+        pool = self._pool(version)
+        candidates = self.selection.draw(pool)
+        if answers is None:
+            return candidates
+        down = len(self.message(version))
+        self.ledger.sent_down(candidates, down, self.contract.down_values(version))
+        self.ledger.answered(answers.wire_ids, ANSWER.length, ANSWER.values)
+        return self.selection.choose(pool, answers)
 
     def handover(self) -> Tensor | None:  # -> [d]
         """The model that a next stage starts from; None where there is none."""
@@ -468,3 +547,8 @@ class Server:
     def most_bytes(self) -> int:
         """The most that the tensors of `save` take, for the clients enrolled here."""
         return saved.most_bytes(self)
+
+
+def _of_rule(contract: Contract) -> str:
+    """What the names of a rule's vectors begin with, in the exchange of this contract."""
+    return f"{contract.exchange}." if contract.exchange else ""

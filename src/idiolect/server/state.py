@@ -35,6 +35,8 @@ def save(server: Server) -> tuple[State, dict[str, Any]]:
 
     What is kept for each client is not copied, for it can be large: write it before the next round.
     """
+    if server.taking_part is not None:
+        raise RuntimeError("a server is saved between rounds, not between exchanges of a round")
     roster, clients = server.roster.save()
     counts, fates = server.ledger.save()
     tensors = {

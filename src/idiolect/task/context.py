@@ -44,11 +44,13 @@ class Here:
     rows: how many clients; round: the round (the version of the server's model); `draw` a fresh
     mini-batch for each; `steps` how many of them a client takes; `keys` a random stream for each;
     `coins` random numbers that all clients share; `validate` the error of a model for each;
-    `optimise` the optimisers of the clients, None for plain steps; `count` adds to what the method
+    `optimise` the optimisers of the clients, None for plain steps; `exchange` the name of the
+    exchange, where a round has several; `count` adds to what the method
     declares as `counted`.
     """
 
     optimise: Optimise | None = None
+    exchange: str = ""  # which exchange of the round it is, for methods with several
 
     def __init__(
         self,

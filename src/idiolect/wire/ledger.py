@@ -34,6 +34,24 @@ class RoundEntry:
     surplus: dict[str, int] = field(default_factory=dict)  # reason -> messages
     bytes: int = 0  # of the messages that counted
 
+    def and_then(self, later: RoundEntry) -> RoundEntry:
+        """The account of two exchanges of one round: a client counts in each that it was asked in.
+
+        >>> RoundEntry(0, 3, 2, {}, {"silent": 1}).and_then(RoundEntry(1, 2, 2)).selected
+        5
+        """
+        fates = {
+            name: dict(Counter(getattr(self, name)) + Counter(getattr(later, name)))
+            for name in ("rejected", "missing", "surplus")
+        }
+        return RoundEntry(
+            self.round,
+            self.selected + later.selected,
+            self.admitted + later.admitted,
+            **fates,
+            bytes=self.bytes + later.bytes,
+        )
+
     def check(self) -> None:
         """Raise where clients are lost or counted twice."""
         accounted = self.admitted + sum(self.rejected.values()) + sum(self.missing.values())
@@ -105,6 +123,12 @@ class Ledger:
         self.sent_down(wire_ids, down, down / 4)
         self.bytes_admitted += int(up.sum())
 
+    def answered(self, wire_ids: Tensor, length: int, values: int) -> None:
+        """Before a round these clients answered a question with a message of this size each."""
+        lengths = torch.full((len(wire_ids),), length)
+        self.sent_up(wire_ids, lengths, torch.full((len(wire_ids),), float(values)))
+        self.bytes_admitted += int(lengths.sum())
+
     def add_gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
         """Count the gradients that these clients evaluated."""
         self.counts["gradients"][wire_ids] += counts
@@ -113,8 +137,11 @@ class Ledger:
         """These clients counted so much of one of `more`."""
         self.counts[name][wire_ids] += counts
 
-    def enter(self, entry: RoundEntry) -> None:
-        """The end of a round; raises where the account does not balance."""
+    def enter(self, entry: RoundEntry, continues: bool = False) -> None:
+        """The end of a round; raises where the account does not balance.
+
+        One with several exchanges has an entry for each: `continues` after the first.
+        """
         entry.check()
         self.selected += entry.selected
         self.admitted += entry.admitted
@@ -122,7 +149,7 @@ class Ledger:
         self.missing.update(entry.missing)
         self.surplus.update(entry.surplus)
         self.bytes_admitted += entry.bytes
-        self.last = entry
+        self.last = self.last.and_then(entry) if continues and self.last else entry
         if self.bytes_admitted != self.total("bytes_up"):
             raise LedgerError(
                 f"{self.total('bytes_up')} bytes are booked to clients, "

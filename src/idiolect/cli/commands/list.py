@@ -23,6 +23,7 @@ from ...report.console import literal
 from ...report.format import count, number, size
 from ...server.rules import RULES, Wrapper
 from ...server.rules.rule import Resilient
+from ...server.selection import SELECTIONS
 from ...task.augment import AUGMENTATIONS
 from ...task.task import Task
 from ...wire.messages import HEADER
@@ -213,6 +214,27 @@ def _augmentations(argv: list[str]) -> None:
     _show(parsed.output.json, rows, _with_options("augmentation"), note)
 
 
+def _selections(argv: list[str]) -> None:
+    """Who is heard in a round, of those that may take part."""
+    parsed = Parser("list selections", _selections.__doc__, output=("json",)).parse(argv)
+    classes = {name: SELECTIONS.find(name) for name in SELECTIONS}
+    rows = [
+        {
+            "name": name,
+            "summary": _summary(cls),
+            "asks": "the loss of the shared model" if cls.asks else "nothing",
+            "options": describe(cls),
+        }
+        for name, cls in classes.items()
+    ]
+    note = (
+        "Use: --selection 'power-of-choice(candidates=20)' --sample 10. What candidates are sent "
+        "and answer is counted in the bytes."
+    )
+    asks = words("asks candidates for", "asks", 1)
+    _show(parsed.output.json, rows, _with_options("selection", asks), note)
+
+
 def _rules(argv: list[str]) -> None:
     """How the server combines messages, and how many malicious clients it withstands."""
     parsed = Parser("list rules", _rules.__doc__, output=("json",)).parse(argv)
@@ -343,6 +365,7 @@ KINDS: dict[str, Callable[[list[str]], None]] = {
     "channels": _channels,
     "attacks": _attacks,
     "rules": _rules,
+    "selections": _selections,
     "augmentations": _augmentations,
     "kernels": _kernels,
     "projections": _projections,

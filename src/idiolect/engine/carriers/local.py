@@ -55,6 +55,10 @@ class LocalHosts:
             return [host.evaluate_shared(version, down, splits, wire_ids) for host in self.hosts]
         return [host.evaluate(version, down, wire_ids, splits) for host in self.hosts]
 
+    def losses(self, version: int, down: DownMessage, wire_ids: Tensor) -> list[Scores]:
+        """Losses of the shared model on training data, by host."""
+        return [host.losses(version, down, wire_ids)["train"] for host in self.hosts]
+
     def evaluate_subgroups(
         self, version: int, down: DownMessage, wire_ids: Tensor, shared: bool = False
     ) -> list[SubgroupScores]:
