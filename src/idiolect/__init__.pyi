@@ -83,6 +83,7 @@ from .study.splits import Splits, splits
 from .study.sweep import sweep
 from .study.tune import Tuned, tune
 from .task.context import Here
+from .task.groups import TaskGroups
 from .task.layout import Split
 from .task.task import Task
 
@@ -161,6 +162,7 @@ __all__ = [
     "Sweep",
     "TableCheck",
     "Task",
+    "TaskGroups",
     "Traits",
     "Tuned",
     "Wrapper",
