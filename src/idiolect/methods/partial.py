@@ -24,9 +24,7 @@ from .options import WEIGHTINGS, Averaging, epochs_knob, steps_knob
 class SplitMethod(Averaging):
     """Base: what is sent, stored and averaged, given the `split` into shared and private part."""
 
-    traits = Traits(
-        sends="shared part", shared_name="theta", row_messages=True, unlike_models=True
-    )
+    traits = Traits(sends="shared part", shared_name="theta", row_messages=True, unlike_models=True)
 
     weighting = "equal"  # a subclass may make it a field
 

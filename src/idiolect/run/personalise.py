@@ -49,9 +49,7 @@ class PersonalisedModels:
 
     def personal(self, client: Id) -> Personal:  # -> x[d], or a State
         """What a client predicts with."""
-        return self.host_of(client).personal(
-            self.rounds, self.down, self.roster.wire_id(client)
-        )
+        return self.host_of(client).personal(self.rounds, self.down, self.roster.wire_id(client))
 
     def host_of(self, client: Id) -> Host:
         """The host of a client."""

@@ -93,7 +93,9 @@ def trivial_row(task: AnyTask, federation: Federation, settings: Settings) -> di
     s = settings
     every = federations(federation, s).values() if s.data_seeds else [federation]
     rows = [
-        baseline_row(data, reported_loss(tasks_of(task)[0], data, s), s.metrics, s.metric, s.positive)
+        baseline_row(
+            data, reported_loss(tasks_of(task)[0], data, s), s.metrics, s.metric, s.positive
+        )
         for data in every
     ]
     rows_with_values = [row for row in rows if row is not None]

@@ -249,9 +249,7 @@ class Result:
         """
         session = self.session(seed, best)
         own_rounds = self.record.settings["held_out_rounds"] if rounds is None else rounds
-        new, record = personalised(
-            session, self.record, federation, own_rounds, returning, models
-        )
+        new, record = personalised(session, self.record, federation, own_rounds, returning, models)
         return Personalised(record, new)
 
     @property

@@ -45,7 +45,6 @@ from .identity import RunIdentity
 from .prepare import People, RunParts, concurrency
 from .settings import Settings
 
-
 START = "start.x0"  # in a checkpoint; with a number behind it where groups have unlike models
 
 
@@ -464,7 +463,9 @@ def _shares(
     observer = Observer() if attack is not None and attack.colludes else None
     host_shares: list[Share] = []
 
-    def add(kind: type[Host], wire_ids: Tensor, options: dict[str, Any], own: Attack | None) -> None:
+    def add(
+        kind: type[Host], wire_ids: Tensor, options: dict[str, Any], own: Attack | None
+    ) -> None:
         for k, (contract, host_settings) in enumerate(sides):
             mine = wire_ids[groups[wire_ids] == k]
             if len(mine) or len(sides) == 1:

@@ -98,11 +98,7 @@ def _task(model_or_task: OneModel, facts: dict[str, Any]) -> Task:
     of the class will do, and so will what makes one.
     """
     model = model_or_task.model if isinstance(model_or_task, Task) else model_or_task
-    loss = (
-        model_or_task.criterion
-        if isinstance(model_or_task, Task)
-        else facts.get("loss", "")
-    )
+    loss = model_or_task.criterion if isinstance(model_or_task, Task) else facts.get("loss", "")
     if not isinstance(model_or_task, Task) and not is_named(loss):
         raise SettingError(
             f"task: the run had the loss {str(loss)[:80]!r} of your own; "
@@ -211,7 +207,6 @@ class _Models:
         session.restore(place, identity, settings, warn)
         session.personalise_held_out(settings.held_out_rounds)
         return session
-
 
     def _public_data(self) -> Federation:
         """The data of a run with public inputs, by which its messages are known."""

@@ -143,7 +143,9 @@ def _table(
     rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: AnyTask
 ) -> FittedTable:
     name = federation.name if plan.data == "table" else plan.data
-    return results_table(rows, f"{name}: {plural(federation.clients, 'client')}, d = {sizes_text(task)}")
+    return results_table(
+        rows, f"{name}: {plural(federation.clients, 'client')}, d = {sizes_text(task)}"
+    )
 
 
 @dataclass(frozen=True)
