@@ -63,6 +63,8 @@ SHOWN = {
     "fedsplit": {"z"},
     "moon": {"last"},
     "fedproto": {"w"},
+    "fedtgp": {"w"},
+    "fedmd": {"w"},
     "fml": {"v"},
     "fedem": {"pi"},
 }

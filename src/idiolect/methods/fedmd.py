@@ -76,7 +76,9 @@ class FedMd(LocalSgd):
             )
 
     def message(self, task: Task) -> dict[str, int]:
-        some = map_tree(lambda t: t[:1].unsqueeze(0), _public(task))
+        if task.public is None:  # refused before any run
+            return {"scores": 0}
+        some = map_tree(lambda t: t[:1].unsqueeze(0), task.public)
         scores = class_scores(task.outputs(task.x0.unsqueeze(0), some))
         if scores.dim() != 3:
             raise SettingError("model must give one vector of class scores per sample for fedmd")
@@ -111,11 +113,11 @@ class FedMd(LocalSgd):
 
     # -- inside ----------------------------------------------------------------------------------
     def _count(self, task: Task) -> int:
-        return self.alignment or length(_public(task))
+        return self.alignment or length(task.public)
 
     def _alignment(self, task: Task, turn: int) -> Tree:  # -> [m, ...]
         """The public inputs d_j ⊂ D_0 of a turn, which server and clients know by its number."""
-        public = _public(task)
+        public = task.public
         if not self.alignment:
             return public
         words = streams.bits(streams.keys(task.seed, "alignment", turn), 0, length(public))[0]
@@ -152,9 +154,3 @@ class FedMd(LocalSgd):
             )
             pieces.append(class_scores(task.outputs(x, some)))
         return torch.cat(pieces, dim=1)
-
-
-def _public(task: Task) -> Tree:
-    if task.public is None:
-        raise SettingError("public must be inputs that all clients have for fedmd, got none")
-    return task.public

@@ -176,13 +176,13 @@ class Session:
             self.server.prepared(senders, torch.full((len(senders),), up), down)
         self.classes = federation.classes
         self.metrics = host_settings.metrics
-        common = dict(
-            scratch=scratch,
-            chunk=settings.chunk,
-            repeats=False,  # no round is requested again after it was concluded
-            validation=bool(federation.sizes("valid").any()),
-            asynchronous=settings.asynchronous,
-        )
+        common: dict[str, Any] = {
+            "scratch": scratch,
+            "chunk": settings.chunk,
+            "repeats": False,  # no round is requested again after it was concluded
+            "validation": bool(federation.sizes("valid").any()),
+            "asynchronous": settings.asynchronous,
+        }
         sides = [(contract, replace(of_host, **common)) for contract, of_host in built]
         self.settings_of_group = [of_host for _, of_host in sides]
         shares = _shares(sides, parts.group_numbers, federation, settings, self.people)

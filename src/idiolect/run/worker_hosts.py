@@ -173,8 +173,9 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
     task = plans[0].make_tasks(data)
     parts = [prepare(p.make_method(), task, data, p.make_settings()) for p in plans]
     s = parts[0].settings
-    used = in_use(s.metrics, s.metric, data.classes, task.criterion.name, parts[0].positive)
-    baseline = trivial(data, parts[0].first_task.criterion, used)
+    loss = parts[0].first_task.criterion
+    used = in_use(s.metrics, s.metric, data.classes, loss.name, parts[0].positive)
+    baseline = trivial(data, loss, used)
     eligible = People.of(data, s, s.seed).eligible
     steepness = steepness_of(parts[0].first_task, data, s, eligible)
     return LazyFederation.of_data(

@@ -124,7 +124,7 @@ class Contract:
         numerics: tuple[Any, ...] = (task.dtype, task.seed, how.clip, how.weight_decay)
         if how.target_scale is not None:
             numerics = (*numerics, how.target_scale)
-        parts = (
+        parts: tuple[Any, ...] = (
             type(innermost(self.method)).__qualname__,
             sorted(self.method.as_dict().items()),
             layout,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def load(
 def _tasks(given: AnyModel, identity: RunIdentity) -> AnyTask:
     """A task, or one for each group of a run whose clients had unlike models."""
     groups = identity.model.get(GROUPS, {})
-    if isinstance(given, list | tuple):
+    if isinstance(given, Sequence):
         given = TaskGroups(given)
     if isinstance(given, TaskGroups) != bool(groups):
         had = f"groups of clients with unlike models ({', '.join(groups)})" if groups else "one"

@@ -51,7 +51,7 @@ class Stock:
     """Data and models by the names that plans have for them."""
 
     data: dict[str, Federation | SharedData] = field(default_factory=dict)
-    tasks: dict[str, AnyTask] = field(default_factory=dict)
+    tasks: dict[str, Any] = field(default_factory=dict)  # tasks, or groups of them
     opened: dict[str, Federation] = field(default_factory=dict)
 
     def federation(self, name: str) -> Federation:

@@ -26,7 +26,7 @@ from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_tasks
 from ..run.result import Result
 from ..run.settings import Settings
 from ..run.typed_settings import RunSettings
-from ..task.groups import AnyTask
+from ..task.groups import AnyTask, tasks_of
 from .compare import Comparison, compare
 from .folders import COMPARE, TUNING, Reporter, begin_folder
 from .many import TABLE, Stock, Watch
@@ -178,8 +178,9 @@ def _tune(
                 watch=watch,
             )
     else:
+        smallest = min(one.d for one in tasks_of(task))
         search = search_plans(
-            [candidate for c in contenders for candidate in how.candidates(c, task.d)],
+            [candidate for c in contenders for candidate in how.candidates(c, smallest)],
             stock,
             seeds["search"],
             how.criterion,

@@ -32,7 +32,7 @@ class TaskGroups:
     def __init__(
         self,
         tasks: Mapping[str, Any] | Sequence[Any],
-        clients: Mapping[Id, str] | None = None,
+        clients: Mapping[Any, str] | None = None,
     ):
         if not isinstance(tasks, Mapping):
             tasks = {f"model {k}": task for k, task in enumerate(tasks, 1)}
@@ -69,7 +69,7 @@ class TaskGroups:
         """The same groups with `change` of each model."""
         return TaskGroups({n: change(model) for n, model in self.models.items()}, self.clients)
 
-    def with_clients(self, clients: Mapping[Id, str] | None) -> TaskGroups:
+    def with_clients(self, clients: Mapping[Any, str] | None) -> TaskGroups:
         """The same models with other clients."""
         return TaskGroups(self.models, clients)
 
@@ -93,7 +93,7 @@ class TaskGroups:
         for k, name in enumerate(self.names):
             if not bool((numbers == k).any()):
                 raise SettingError(f"groups: no client has the model {name!r}")
-        losses = {task.criterion.name: name for name, task in zip(self.names, self.tasks)}
+        losses = {t.criterion.name: n for n, t in zip(self.names, self.tasks, strict=True)}
         if len(losses) > 1:
             words = " and ".join(f"{loss!r} ({name})" for loss, name in losses.items())
             raise SettingError(f"loss must be the same for all groups of clients, got {words}")
