@@ -105,4 +105,15 @@ def run(method, federation=None, task=None, **settings) -> il.Result:
         "dtype": "float64",
         "eval_every": 0,
     }
-    return il.run(method, task or linear(), federation or classification(), **usual | settings)
+    data = with_public(method, federation or classification())
+    return il.run(method, task or linear(), data, **usual | settings)
+
+
+def with_public(method, federation, count=12) -> il.Federation:
+    """The same federation; with public inputs where the method needs some."""
+    method = il.make_method(method) if isinstance(method, str) else method
+    if not method.traits.uses_public or federation.public is not None:
+        return federation
+    noise = torch.Generator().manual_seed(3)
+    shape = (count, *federation.inputs.shape[1:])
+    return federation.with_public(2 * torch.randn(shape, generator=noise))

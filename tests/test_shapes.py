@@ -8,7 +8,7 @@ from jaxtyping import TypeCheckError
 from torch import Tensor, nn
 
 import idiolect as il
-from helpers import classification
+from helpers import classification, with_public
 from idiolect.attacks import ATTACKS
 from idiolect.channels import CHANNELS
 from idiolect.core import streams
@@ -35,7 +35,7 @@ def train(method: il.Method, **settings: object) -> il.Result:
         "batch": 4,
         "dtype": "float64",
     }
-    return il.run(method, task(), federation(), **{**usual, **settings})
+    return il.run(method, task(), with_public(method, federation()), **{**usual, **settings})
 
 
 @pytest.mark.parametrize("name", list(METHODS))

@@ -32,6 +32,7 @@ from .methods import (
     FedEm,
     FedFomo,
     FedIt,
+    FedMd,
     FedNova,
     FedPac,
     FedPer,
@@ -43,6 +44,7 @@ from .methods import (
     FedSaLora,
     FedSim,
     FedSplit,
+    FedTgp,
     FfaLora,
     Ffgg,
     Finetune,
@@ -87,6 +89,7 @@ from .study.splits import Splits, splits
 from .study.sweep import sweep
 from .study.tune import Tuned, tune
 from .task.context import Here
+from .task.groups import TaskGroups
 from .task.layout import Split
 from .task.task import Task
 
@@ -113,6 +116,7 @@ __all__ = [
     "FedEm",
     "FedFomo",
     "FedIt",
+    "FedMd",
     "FedNova",
     "FedPac",
     "FedPer",
@@ -124,6 +128,7 @@ __all__ = [
     "FedSaLora",
     "FedSim",
     "FedSplit",
+    "FedTgp",
     "Federation",
     "FfaLora",
     "Ffgg",
@@ -169,6 +174,7 @@ __all__ = [
     "Sweep",
     "TableCheck",
     "Task",
+    "TaskGroups",
     "Traits",
     "Tuned",
     "Wrapper",

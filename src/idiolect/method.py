@@ -104,6 +104,10 @@ class Traits:
     # what of a client's private model can be computed from its messages, where the message holds as
     # many numbers as the model; "" where the private model is none of the message's business
     discloses: str = ""
+    # it makes sense where groups of clients have models of their own (`TaskGroups`): what it sends
+    # is no model, or a part that the models of all groups have (`Method.common_shapes`)
+    unlike_models: bool = False
+    uses_public: bool = False  # it needs the public inputs of the federation (`Task.public`)
     counters: tuple[str, ...] = ()  # whole numbers that clients add to by `here.count`
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"paper": {"lr": 0.1}}
     # what the method is where a field is 0, {"lam": "this is Local"}, or where fields have values,
@@ -174,6 +178,13 @@ class Method(Knobs):
     def message(self, task: Task) -> dict[str, int]:
         """What a client sends: name -> how many numbers."""
         return {"w": task.d}
+
+    def common_shapes(self, task: Task) -> list[tuple[int, ...]]:
+        """The shapes of the parameters that are sent, in order, where it sends a part of models.
+
+        They must be the same in all groups of clients with unlike models.
+        """
+        return []
 
     def weigh(self, samples: Tensor) -> Tensor:
         """How the server weighs clients with these numbers of training samples[S].

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import helpers
 import idiolect as il
 from idiolect.methods import METHODS, make_method
 from methods.common import N, an_lpproj
@@ -85,7 +86,7 @@ def test_another_seed_gives_another_result(federation, name):
 
 @every_method
 def test_personal_models_that_are_evaluated_are_the_trained_ones(name):
-    federation = il.data.load("synthetic", clients=20, samples=100)
+    federation = helpers.with_public(name, il.data.load("synthetic", clients=20, samples=100))
     task = il.Task(lambda: torch.nn.Linear(60, 10))
     untrained = il.run(il.Local(), task, federation, rounds=0).summary()["accuracy"]["mean"]
     result = il.run(

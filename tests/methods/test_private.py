@@ -64,6 +64,8 @@ SHOWN = {
     "fedsplit": {"z"},
     "moon": {"last"},
     "fedproto": {"w"},
+    "fedtgp": {"w"},
+    "fedmd": {"w"},
     "fml": {"v"},
     "fedem": {"pi"},
     "gpfl": {"head"},

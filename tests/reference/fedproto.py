@@ -6,15 +6,21 @@ import numpy as np
 def fedproto(
     model, data, start, cohorts, batches, lr, steps, lam, pull="classes", weighting="samples"
 ):
-    """`pull` "samples" and `weighting` "equal" are those of the public code."""
-    classes = model.classes
-    w = [start.copy() for _ in data]
+    """`pull` "samples" and `weighting` "equal" are those of the public code.
+
+    `model` and `start` may be lists: those of each client, with as many features.
+    """
+    models = model if isinstance(model, list) else [model] * len(data)
+    starts = start if isinstance(start, list) else [start] * len(data)
+    classes = models[0].classes
+    w = [one.copy() for one in starts]
     shared = {}  # class -> its global prototype
     spent = np.zeros(len(data), dtype=int)
     for t, cohort in enumerate(cohorts):
         local = {}
         for i in cohort:  # LocalUpdate
             X, y = data[i]
+            model = models[i]
             batch = batches(t, i)
             for _ in range(steps[i]):
                 I = next(batch)
@@ -28,7 +34,7 @@ def fedproto(
             if having:
                 n = [(data[i][1] == j).sum() if weighting == "samples" else 1 for i in having]
                 shared[j] = sum(k * local[i][j] for k, i in zip(n, having, strict=True)) / sum(n)
-    flat = [shared.get(j, np.zeros(width(model))) for j in range(classes)]
+    flat = [shared.get(j, np.zeros(width(models[0]))) for j in range(classes)]
     return {
         "server prototypes": np.concatenate(flat),
         "server known": np.array([float(j in shared) for j in range(classes)]),

@@ -41,6 +41,10 @@ class Logistic(Model):
     def gradient_of_one(self, x, a, c):
         p = softmax(self.outputs(x, a))
         p[c] -= 1  # the derivative by the outputs
+        return self.gradient_by_outputs(x, a, p)
+
+    def gradient_by_outputs(self, x, a, p):
+        """The gradient of what has this slope by the outputs."""
         return np.concatenate([np.outer(p, a).ravel(), p])
 
     def representation(self, x, a):
@@ -71,10 +75,14 @@ class Network(Model):
         return W @ np.maximum(V @ a + c, 0) + b
 
     def gradient_of_one(self, x, a, label):
-        V, c, W, b = self.split(x)
-        h = np.maximum(V @ a + c, 0)
-        p = softmax(W @ h + b)
+        p = softmax(self.outputs(x, a))
         p[label] -= 1
+        return self.gradient_by_outputs(x, a, p)
+
+    def gradient_by_outputs(self, x, a, p):
+        """The gradient of what has this slope by the outputs."""
+        V, c, W, _ = self.split(x)
+        h = np.maximum(V @ a + c, 0)
         q = (W.T @ p) * (h > 0)  # the derivative by V a + c
         return np.concatenate([np.outer(q, a).ravel(), q, np.outer(p, h).ravel(), p])
 

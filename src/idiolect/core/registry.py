@@ -181,7 +181,7 @@ class PartTable(Table[type[Part]], Generic[Part, Whole]):
         return () if whole is None else self._split(whole)
 
     def _part(self, text: str) -> Part:
-        name, options = _name_and_options(text, self.kind)
+        name, options = name_and_options(text, self.kind)
         return build(self.find(name), options, f"{self.kind} {name}")
 
     def _part_text(self, part: Any) -> str:
@@ -226,7 +226,8 @@ def split_outside(text: str, separator: str) -> list[str]:
     return pieces
 
 
-def _name_and_options(part: str, field: str) -> tuple[str, dict[str, Any]]:
+def name_and_options(part: str, field: str) -> tuple[str, dict[str, Any]]:
+    """ "NAME(option=value, ...)" to a name and options."""
     name, _, rest = part.partition("(")
     try:
         if "(" in part and not rest.endswith(")"):

@@ -50,6 +50,9 @@ def describe(federation: Federation) -> str:
         lines["target"] = "real values"
     if federation.weights is not None:
         lines["weights"] = _describe_weights(federation)
+    if federation.public is not None:
+        origin = ", taken from the training data" if federation.published else ""
+        lines["public"] = f"{federation.public_samples:,} inputs{origin}"
     if federation.preparation is not None:
         lines |= _describe_preparation(federation.preparation)
     title = (

@@ -7,15 +7,18 @@ Every entry of the table of data sets is a dataclass whose fields are its option
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeVar
 
 from ..core.callables import read_options, settings_class
-from ..core.knobs import Knobs, SettingError
+from ..core.knobs import Knobs, SettingError, build, knob
 from .federation import Federation
 from .redraw import DATA, DataDraw
 
 BUILT_IN: dict[str, type[Knobs]] = {}  # the entries of the table, by name
+
+PUBLIC = "public"
 
 DataSet = TypeVar("DataSet", bound=type[Knobs])
 
@@ -54,8 +57,41 @@ def data_set(name: str, thing: Any) -> type[Knobs]:
     )
 
 
+@dataclass(frozen=True)
+class Public(Knobs):
+    """The option that every data set has beside its own."""
+
+    public: int = knob(
+        0,
+        "training samples that are taken from the clients and given to the server and everybody, "
+        "without targets, for methods such as fedmd; 0 = none",
+        low=0,
+    )
+
+
+def takes_public(entry: type[Knobs]) -> bool:
+    """Whether `public` is this option; not where an entry has one of that name itself."""
+    return PUBLIC not in {f.name for f in fields(entry)}
+
+
 def make(entry: type[Knobs], options: dict[str, Any], name: str) -> Federation:
     """The federation of an entry; options that do not fit are refused by name."""
+    if not takes_public(entry) or PUBLIC not in options:
+        return _made(entry, options, name)
+    own = {key: value for key, value in options.items() if key != PUBLIC}
+    public = build(Public, {PUBLIC: options[PUBLIC]}, f"data set {name}").public
+    federation = _made(entry, own, name)
+    if not public:
+        return federation
+    draw = federation.draw
+    published = federation.publish(public, draw.seed if draw else 0)
+    if draw is None:
+        return published
+    again = partial(_under_seed, entry, options, name)
+    return published.with_draw(DataDraw(draw.seed, draw.draws, again))
+
+
+def _made(entry: type[Knobs], options: dict[str, Any], name: str) -> Federation:
     settings, extra = read_options(entry, options, f"data set {name}")
     load = getattr(settings, "load", None) or settings.call
     federation = load(**extra)

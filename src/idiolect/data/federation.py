@@ -59,6 +59,9 @@ class Federation:
     subgroups: tuple[Subgroups, ...] = ()  # what figures are given for, a label per sample
     # int64[n]: the place of each sample in time, equal for one moment; folds are cut by it
     times: Tensor | None = None
+    # inputs [n, ...] without targets that the server and all clients have; None = there are none
+    public: Tree | None = None
+    published: bool = False  # whether they were taken from the clients' training data
     # what their seed draws, of data that `idiolect.data.load` made; a changed copy has none
     draw: DataDraw | None = field(default=None, init=False, compare=False, repr=False)
 
@@ -312,6 +315,81 @@ the nearest is 13
             sizes[split] = sizes[split].clamp(max=most[split])
         return self._select(rows, sizes)
 
+    @property
+    def public_samples(self) -> int:
+        """How many public inputs there are."""
+        return 0 if self.public is None else length(self.public)
+
+    def with_public(self, inputs: Any) -> Federation:
+        """The same data, with inputs [n, ...] that the server and all clients have.
+
+        In the form of the clients' own inputs; for methods that exchange what models say of them
+        (`fedmd`). They are part of the run: others make another run.
+
+        >>> f = Federation.from_arrays(np.eye(4), [0, 1, 0, 1], list("aabb"))
+        >>> f.with_public(np.ones((3, 4))).public_samples
+        3
+        """
+        own = leaves(self.inputs)
+        given = map_tree(torch.as_tensor, inputs) if isinstance(inputs, dict | tuple) else inputs
+        tensors = leaves(torch.as_tensor(given) if not isinstance(given, dict | tuple) else given)
+        forms = [(tuple(t.shape[1:]), t.is_floating_point()) for t in tensors]
+        wanted = [(tuple(t.shape[1:]), t.is_floating_point()) for t in own]
+        counts = {len(t) for t in tensors}
+        if forms != wanted or len(counts) != 1 or not min(counts):
+            raise SettingError(
+                "public must be one or more inputs in the form of the clients', "
+                f"{[shape for shape, _ in wanted]}, got {[tuple(t.shape) for t in tensors]}"
+            )
+        if not all(bool(t.isfinite().all()) for t in tensors):
+            raise SettingError("public must be finite numbers, got NaN or infinity")
+        places = iter(tensors)
+        public = map_tree(lambda t: next(places).to(t.dtype), self.inputs)
+        return replace(self, public=public, published=False)
+
+    def publish(self, count: int, seed: int = 0) -> Federation:
+        """The same data, with `count` training samples of the clients as public inputs.
+
+        They are drawn at random and taken out of the clients' data, so that nothing counts twice;
+        every client keeps a sample. Their targets are dropped. What is published is no longer
+        private: the server and all clients have it.
+
+        >>> from . import load
+        >>> f = load("synthetic", clients=3, samples=60).publish(20)
+        >>> f.public_samples, int(f.sizes("train").sum())
+        (20, 28)
+        """
+        trained = self.sizes("train")
+        most = int((trained - 1).clamp(min=0).sum())
+        if self.public is not None:
+            raise SettingError("public: these data have public inputs already")
+        if self.sequences is not None:
+            raise SettingError("public must be left out for padded sequences, which have lengths")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
+            raise SettingError(
+                f"public must be a whole number from 1 to {most:,}, all training samples but one "
+                f"of each client, got {count!r}"
+            )
+        offsets = self.offsets["train"]
+        low, total = int(offsets[0]), int(offsets[-1] - offsets[0])
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        client = torch.repeat_interleave(torch.arange(self.clients), trained)
+        # the first of each client in this order stays; of the others the first `count` go
+        by_client = order[client[order].argsort(stable=True)]
+        stays = torch.zeros(total, dtype=torch.bool)
+        stays[by_client[(offsets[:-1] - low)[trained > 0]]] = True
+        chosen = order[~stays[order]][:count].sort().values
+        keeps = torch.ones(total, dtype=torch.bool)
+        keeps[chosen] = False
+        rows, sizes = {}, {}
+        for split in SPLITS:
+            start, end = int(self.offsets[split][0]), int(self.offsets[split][-1])
+            rows[split], sizes[split] = torch.arange(start, end), self.sizes(split)
+        rows["train"] = rows["train"][keeps]
+        sizes["train"] = torch.bincount(client[keeps], minlength=self.clients)
+        public = map_tree(lambda t: t[low + chosen.to(t.device)].clone(), self.inputs)
+        return replace(self._select(rows, sizes), public=public, published=True)
+
     def _select(
         self,
         rows: Mapping[str, Tensor],
@@ -361,9 +439,9 @@ the nearest is 13
         def move(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
 
-        return replace(
-            self, inputs=map_tree(move, self.inputs), targets=map_tree(move, self.targets)
-        )
+        public = None if self.public is None else map_tree(move, self.public)
+        moved = {"inputs": map_tree(move, self.inputs), "targets": map_tree(move, self.targets)}
+        return replace(self, **moved, public=public)
 
     def fingerprint(self) -> str:
         """SHA-256 over data, ranges and names: what a resumed run checks.
@@ -375,6 +453,7 @@ the nearest is 13
             *leaves(self.targets),
             *(self.offsets[s] for s in SPLITS),
             *(() if self.weights is None else (self.weights,)),
+            *(() if self.public is None else leaves(self.public)),
         )
         if any(t.is_inference() for t in tensors):  # torch does not count their changes
             return self._hash(tensors)
@@ -626,6 +705,8 @@ class Census(Federation):
             weights=data.weights,  # eight bytes per sample; a run's own process sums them
             weight_name=data.weight_name,
             subgroups=tuple(column.map(lambda t: blank(t, len(t))) for column in data.subgroups),
+            public=data.public,  # the server has them too
+            published=data.published,
             **more,
         )
 

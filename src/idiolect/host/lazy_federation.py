@@ -29,10 +29,17 @@ class LazyFederation(Census):
     training_classes: tuple[int, ...] = ()  # training samples of each class, of all clients
     test_groups: tuple[int, ...] | None = None  # of each client, see Federation.group_counts
     steepness: tuple[float, ...] = ()  # of a regression's loss, see run/step_sizes.py
+    # behaviour and steepness of each model, where groups of clients have unlike ones
+    by_group: tuple[tuple[Behaviour, tuple[float, ...]], ...] = ()
     load: Callable[[], Federation] = _nowhere  # the data themselves; it can be sent to a host
 
     def fingerprint(self) -> str:
         return self.sha256
+
+    def of_group(self, number: int) -> LazyFederation:
+        """The same with what is known of the model of a group of clients."""
+        behaviour, steepness = self.by_group[number]
+        return replace(self, behaviour=behaviour, steepness=steepness)
 
     @cached_property
     def loaded(self) -> Federation:

@@ -26,6 +26,7 @@ from .feddeper import FedDeper
 from .feddyn import FedDyn
 from .fedem import FedEm
 from .fedfomo import FedFomo
+from .fedmd import FedMd
 from .fednova import FedNova
 from .fedpac import FedPac
 from .fedper import FedPer
@@ -34,6 +35,7 @@ from .fedprox import FedProx, FedProxSoft
 from .fedrep import FedRep
 from .fedrod import FedRod
 from .fedsplit import FedSplit
+from .fedtgp import FedTgp
 from .ffgg import Ffgg, LocalFfgg
 from .finetune import Finetune
 from .fml import Fml
@@ -124,6 +126,8 @@ METHODS: Table[Entry] = Table(
         "heurfedamp": (FedAmp, {"attention": "cosine"}),
         "moon": (Moon, {}),
         "fedproto": (FedProto, {}),
+        "fedtgp": (FedTgp, {}),
+        "fedmd": (FedMd, {}),
         "knn-per": (KnnPer, {}),
         "fedrod": (FedRod, {}),
         "fml": (Fml, {}),

@@ -59,6 +59,10 @@ class WithStatistics(Wrapped):
         own = {NAME: _of(task).m} if self.averaged else {}
         return self.inner.message(task) | own
 
+    def common_shapes(self, task: Task) -> list[tuple[int, ...]]:
+        own = [tuple(s) for s in _of(task).layout.shapes] if self.averaged else []
+        return self.inner.common_shapes(task) + own
+
     def server(self, task: Task) -> State:
         own = {NAME: _of(task).start.clone()} if self.averaged else {}
         return self.inner.server(task) | own

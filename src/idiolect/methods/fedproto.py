@@ -34,6 +34,7 @@ class FedProto(LocalSgd):
         sends="C (F + 1)",
         optimizers=("w",),
         shares_statistics=False,
+        unlike_models=True,
         uncompressed=("shares",),
         needs_round="its prototypes are means over the clients of a round",
         reductions={

@@ -36,6 +36,7 @@ class Local(LocalSgd):
         sends="nothing",
         trains="everyone",
         shares_statistics=False,
+        unlike_models=True,
         optimizers=("w",),
         reductions={"steps": "no model is trained"},
     )

@@ -24,7 +24,7 @@ from .options import WEIGHTINGS, Averaging, epochs_knob, steps_knob
 class SplitMethod(Averaging):
     """Base: what is sent, stored and averaged, given the `split` into shared and private part."""
 
-    traits = Traits(sends="shared part", shared_name="theta", row_messages=True)
+    traits = Traits(sends="shared part", shared_name="theta", row_messages=True, unlike_models=True)
 
     weighting = "equal"  # a subclass may make it a field
 
@@ -44,6 +44,17 @@ class SplitMethod(Averaging):
 
     def message(self, task: Task) -> dict[str, int]:
         return {"theta": len(self.split(task).theta)}
+
+    def common_shapes(self, task: Task) -> list[tuple[int, ...]]:
+        theta = self.split(task).theta
+        layout = task.layout
+        starts = torch.tensor(layout.starts, device=theta.device)
+        counts = torch.searchsorted(theta, starts).diff().tolist()  # of each parameter's numbers
+        return [
+            tuple(shape) if count == shape.numel() else (count,)
+            for shape, count in zip(layout.shapes, counts, strict=True)
+            if count
+        ]
 
     def server(self, task: Task) -> State:
         return {"theta": self.split(task).parts(task.x0)[0].clone()}

@@ -40,6 +40,9 @@ class Wrapped(Method):
     def message(self, task: Task) -> dict[str, int]:
         return self.inner.message(task)
 
+    def common_shapes(self, task: Task) -> list[tuple[int, ...]]:
+        return self.inner.common_shapes(task)
+
     def weigh(self, samples: Tensor) -> Tensor:
         return self.inner.weigh(samples)
 

@@ -166,6 +166,12 @@ def _weights(trained: Rows, _: Goals) -> Iterator[str]:
     yield from sorted({r["weights"]["text"] for r in trained if "weights" in r})
 
 
+def _groups(trained: Rows, _: Goals) -> Iterator[str]:
+    """Which models there are, where clients have unlike ones; what is public."""
+    for name in ("groups", "public"):
+        yield from sorted({r[name]["text"] for r in trained if name in r})
+
+
 def _terms(trained: Rows, _: Goals) -> Iterator[str]:
     """The words of the table that a newcomer may not know, those that are in it."""
     alone = any(r.get("method") == "local" for r in trained)
@@ -405,6 +411,7 @@ def _inner_problems(trained: Rows, _: Goals) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     _measured,
     _weights,
+    _groups,
     _terms,
     _heard,
     _fates,

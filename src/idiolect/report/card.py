@@ -122,7 +122,7 @@ def _model(record: Any, summary: dict[str, Any], defaults: Mapping[str, Any]) ->
     shared = any(s.shared_model for s in record.seeds)
     clients_heard = summary.get("heard")
     facts: list[tuple[str, object]] = [
-        ("model", f"{record.model.get('module', '')}, {record.parameters:,} numbers"),
+        ("model", f"{record.model.get('module', '')}, {record.sizes_text} numbers"),
         ("loss", record.model.get("loss", "")),
         ("method", record.method),
         ("its settings", _pairs(record.fields)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 from ..host.host import HostSettings
 from ..host.metrics import PositiveClass, in_use
@@ -26,11 +27,13 @@ def build_contract(
     run: int,
     classes: int,
     positive: PositiveClass | None,
+    layouts: tuple[Any, ...] = (),
 ) -> tuple[Contract, HostSettings]:
     """What server and hosts agree on for one seed of a run, and how a host works.
 
     `task` is as the seed computes it, on a device that is not part of the contract; `positive` is
-    the class of two that metrics are about.
+    the class of two that metrics are about; `layouts` are those of all groups of clients, where
+    these have unlike models and `task` is that of one group.
     """
     optimizer = settings.client_optimizer
     fitted = None
@@ -39,7 +42,7 @@ def build_contract(
     if optimizer.state == "private":
         method = WithOptimizerState(method, optimizer)
     method = with_statistics(method, task, settings.statistics)
-    contract = Contract(method, task, settings.channel, run, settings_digest(settings))
+    contract = Contract(method, task, settings.channel, run, settings_digest(settings), layouts)
     metrics = in_use(settings.metrics, settings.metric, classes, task.criterion.name, positive)
     return contract, HostSettings(
         batch=settings.batch,

@@ -24,6 +24,7 @@ from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import name_of
+from ..task.groups import AnyTask, TaskGroups
 from ..task.initial import constants_digest
 from ..task.target_scale import TargetScale
 from ..task.task import Task
@@ -35,6 +36,7 @@ from .target_units import SCALE
 if TYPE_CHECKING:
     from .session import Start
 
+GROUPS = "groups"  # in the facts of a model: those of each group of clients, by its name
 REINITIALISED = "re-initialised for each seed"  # the weights of a model that a function makes
 
 
@@ -56,7 +58,7 @@ class RunIdentity:
     def of(
         cls,
         method: Method,
-        task: Task,
+        task: AnyTask,
         federation: Federation,
         settings: Settings,
         origin: dict[str, Any] | None = None,
@@ -64,28 +66,16 @@ class RunIdentity:
         target_scale: TargetScale | None = None,
     ) -> RunIdentity:
         """That of a new run; a resumed one takes on the one in its directory (see `read`)."""
-        layout = task.layout
-        parameters = [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)]
-        weights, constants = REINITIALISED, ""
         scale_facts = {SCALE: encode(target_scale)} if target_scale else {}
-        if isinstance(task.model, nn.Module):
-            x0 = task.x0.contiguous().view(torch.uint8)
-            weights = hashlib.sha256(x0.numpy().tobytes()).hexdigest()
-            constants = constants_digest(task.module)
         return cls(
             format=FORMAT,
             id=secrets.token_hex(16),
             method={"name": name_of(method), **method.as_dict()},
             run=settings.as_dict(),
             data=facts_of(federation) | scale_facts,
-            model={
-                "module": type(task.module).__name__,
-                "loss": task.criterion.name,
-                "parameters": parameters,
-                "weights": weights,
-                **task.initial.facts(task.module),
-                **({"constants": constants} if constants else {}),
-            },
+            model=groups_facts(task, federation)
+            if isinstance(task, TaskGroups)
+            else model_facts(task),
             origin=origin or {},
             code=code_of(method),
             start={str(seed): s.sha256() for seed, s in (start or {}).items()},
@@ -145,6 +135,37 @@ class RunIdentity:
             if isinstance(origin.get(part), dict):
                 origin[part] = {**origin[part], "rounds": rounds}
         return replace(self, run=run, origin=origin)
+
+
+def model_facts(task: Task) -> dict[str, Any]:
+    """What a record says of a model."""
+    layout = task.layout
+    weights, constants = REINITIALISED, ""
+    if isinstance(task.model, nn.Module):
+        x0 = task.x0.contiguous().view(torch.uint8)
+        weights = hashlib.sha256(x0.numpy().tobytes()).hexdigest()
+        constants = constants_digest(task.module)
+    return {
+        "module": type(task.module).__name__,
+        "loss": task.criterion.name,
+        "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
+        "weights": weights,
+        **task.initial.facts(task.module),
+        **({"constants": constants} if constants else {}),
+    }
+
+
+def groups_facts(groups: TaskGroups, federation: Federation) -> dict[str, Any]:
+    """What a record says of the models of groups of clients, and of who has which."""
+    facts = {name: model_facts(t) for name, t in zip(groups.names, groups.tasks, strict=True)}
+    members = groups.numbers(federation.ids).numpy().tobytes()
+    first = facts[groups.names[0]]
+    return {
+        **first,
+        "module": " | ".join(one["module"] for one in facts.values()),
+        GROUPS: facts,
+        "members": hashlib.sha256(members).hexdigest(),
+    }
 
 
 def run_number(run_id: str, seed: int) -> int:

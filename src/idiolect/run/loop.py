@@ -164,7 +164,8 @@ class Runner:
                     session.leave(keep=not one.on_disk)
                 finally:
                     session.close()
-                record.kernel = session.contract.task.kernel
+                kernels = dict.fromkeys(contract.task.kernel for contract in session.contracts)
+                record.kernel = ", ".join(kernels)
                 session.release()
                 journal.close()
                 if not one.on_disk:
@@ -478,6 +479,10 @@ class SeedRun:
         scores = {split: Scores.merge([part[split] for part in parts.values()]) for split in SPLITS}
         counts = {name: count.tolist() for name, count in ledger.counts.items()}
         counts |= effective_columns(self.parts.federation)
+        if self.parts.groups is not None:
+            names = self.parts.groups.names
+            models = [names[k] for k in self.parts.group_numbers.tolist()]
+            counts = {"model": models, **counts}
         if (groups := test_groups(self.parts.federation)) is not None:
             counts = {"test_groups": groups, **counts}
         everyone = torch.arange(len(session.server.roster))

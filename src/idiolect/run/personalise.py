@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..data.federation import SPLITS, Federation
 from ..host.baselines import per_client
 from ..host.host import Host
 from ..host.scores import Scores, summarise
+from ..host.subgroups import SubgroupScores
 from ..methods.predictor import module_of
 from ..report.subgroups import SubgroupFigure, subgroup_figures
 from ..server.protocol import Contract, RoundRequest
@@ -38,7 +40,7 @@ class PersonalisedModels:
     roster: Roster  # of the new clients
     rounds: int  # of the run that they joined
     down: DownMessage  # the server's last message, with those to each of the new clients
-    host: Host
+    hosts: tuple[Host, ...]  # one; or one for each group, where clients have unlike models
 
     @property
     def task(self) -> Task:
@@ -47,33 +49,44 @@ class PersonalisedModels:
 
     def personal(self, client: Id) -> Personal:  # -> x[d], or a State
         """What a client predicts with."""
-        return self.host.personal(self.rounds, self.down, self.roster.wire_id(client))
+        return self.host_of(client).personal(self.rounds, self.down, self.roster.wire_id(client))
+
+    def host_of(self, client: Id) -> Host:
+        """The host of a client."""
+        wire_id = self.roster.wire_id(client)
+        return next(host for host in self.hosts if bool((host.wire_ids == wire_id).any()))
+
+    def task_of(self, client: Id) -> Task:
+        """Model and loss of a client."""
+        return self.host_of(client).contract.task
 
     def module(self, client: Id) -> nn.Module:
         """The same as a torch module."""
-        return module_of(self.contract.method, self.task, self.personal(client))
+        contract = self.host_of(client).contract
+        return module_of(contract.method, contract.task, self.personal(client))
 
 
 def personalised(
-    session: Session, record: Record, federation: Federation, rounds: int, returning: bool
+    session: Session,
+    record: Record,
+    federation: Federation,
+    rounds: int,
+    returning: bool,
+    models: Mapping[Id, str] | None = None,
 ) -> tuple[PersonalisedModels, Record]:
-    """The new clients after `rounds` of training towards the finished server, and their figures."""
+    """The new clients after `rounds` of training towards the finished server, and their figures.
+
+    `models`: the group of each, where groups of clients have unlike models.
+    """
     read_federation(federation)
     if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 0:
         raise SettingError(f"rounds must be a whole number >= 0, got {rounds!r}")
     _check_ids(federation, session.server.roster, returning)
     _check_data(federation, facts_of_repeat(record.data, session.seed))
     contract = session.contract
-    settings = session.hosts[0].settings
-    check_model(contract.task, federation, settings.batch, settings.batching)
     roster = Roster()
-    wire_ids = roster.enrol(federation.ids, federation.sizes("train").tolist())
-    settings = replace(
-        settings,
-        scratch=None,
-        validation=bool(federation.sizes("valid").any()),
-    )
-    host = Host(contract, federation, wire_ids, settings)
+    roster.enrol(federation.ids, federation.sizes("train").tolist())
+    hosts = _hosts(session, federation, _group_numbers(session, federation, models))
     # as Engine.personalise does for clients that were held out
     trained = roster.eligible_ids()
     first = session.rounds
@@ -81,22 +94,27 @@ def personalised(
     exchanges = len(contract.exchanges)
     for version in range(exchanges * first, exchanges * (first + rounds)):
         down = session.server.message_to_new(version, roster.keys, contract.of(version))
-        order = RoundRequest(version, down, trained, trained[:0])
-        answer = host.update(order)
-        gradients.index_add_(0, answer.trained, answer.gradients)
+        for host in hosts:
+            mine = trained[torch.isin(trained, host.wire_ids)]
+            answer = host.update(RoundRequest(version, down.only(mine), mine, mine[:0]))
+            gradients.index_add_(0, answer.trained, answer.gradients)
     down = session.server.message_to_new(first, roster.keys)
-    scores = host.evaluate(first, down, wire_ids, SPLITS)
+    parts = [host.evaluate(first, down, host.wire_ids, SPLITS) for host in hosts]
+    scores = {split: Scores.merge([part[split] for part in parts]) for split in SPLITS}
     subgroups: list[SubgroupFigure] = []
+    used = hosts[0].settings.metrics
     if federation.subgroups:
-        counted = host.evaluate_subgroups(first, down, wire_ids)
+        counted = SubgroupScores.merge(
+            [host.evaluate_subgroups(first, down, host.wire_ids) for host in hosts]
+        )
         grouped = federation.groups is not None
-        used = settings.metrics
         subgroups = subgroup_figures(
             *(counted, federation.subgroups, used, federation.ids, grouped),
             weighted=federation.weights is not None,
         )
-    host.release()
-    new = PersonalisedModels(contract, roster, first, down, host)
+    for host in hosts:
+        host.release()
+    new = PersonalisedModels(contract, roster, first, down, tuple(hosts))
     seed = _figures(session.seed, new, scores, gradients, effective_columns(federation))
     seed.subgroups = [figure.as_dict() for figure in subgroups]
     note = {
@@ -114,6 +132,35 @@ def personalised(
         heard={},
         baseline=per_client(federation, contract.task.criterion, session.metrics, record.figure),
     )
+
+
+def _group_numbers(
+    session: Session, federation: Federation, models: Mapping[Id, str] | None
+) -> Tensor:  # -> int64[K]
+    """The group of each new client; 0 where all clients have one model."""
+    if session.groups is None:
+        if models is not None:
+            raise SettingError("models must be left out: all clients of this run have one model")
+        return torch.zeros(federation.clients, dtype=torch.int64)
+    groups = session.groups if models is None else session.groups.with_clients(models)
+    return groups.numbers(federation.ids)
+
+
+def _hosts(session: Session, federation: Federation, groups: Tensor) -> list[Host]:
+    """A host for the new clients of each group that has any."""
+    hosts = []
+    for k, contract in enumerate(session.contracts):
+        wire_ids = (groups == k).nonzero().flatten()
+        if not len(wire_ids):
+            continue
+        settings = replace(
+            session.settings_of_group[k],
+            scratch=None,
+            validation=bool(federation.sizes("valid").any()),
+        )
+        check_model(contract.task, federation, settings.batch, session.settings.batching)
+        hosts.append(Host(contract, federation.of(wire_ids), wire_ids, settings))
+    return hosts
 
 
 def _check_ids(federation: Federation, roster: Roster, returning: bool) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import json
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, get_type_hints
@@ -19,10 +19,11 @@ from torch import nn
 from .. import data, models
 from ..core.documents import expect_fields, plain
 from ..core.knobs import SettingError, build, nearest, with_role
-from ..core.registry import split_outside
+from ..core.registry import name_and_options, split_outside
 from ..data.federation import Federation
 from ..method import Method
 from ..methods import METHODS, PRESET, make_method, name_of, named_method, unfold
+from ..task.groups import AnyTask, TaskGroups
 from ..task.initial import Initial
 from ..task.losses import named_loss
 from ..task.task import Task
@@ -113,7 +114,7 @@ class Plan:
             raise SettingError(f"{where}: {error}") from None
         return cls(**saved)
 
-    def key(self, task: Task, federation: Federation) -> str:
+    def key(self, task: AnyTask, federation: Federation) -> str:
         """A digest of everything that its results depend on, but for the seeds."""
         settings = build(Settings, self.of_seed(0), "run")
         identity = RunIdentity.of(self.make_method(), task, federation, settings).as_dict()
@@ -166,7 +167,36 @@ class Plan:
     def make_data(self) -> Federation:
         return data.load(self.data, **self.data_options)
 
+    def make_tasks(self, federation: Federation) -> AnyTask:
+        """The task; or one for each of several models ("linear | mlp(hidden=32)"), dealt in turn.
+
+        >>> from idiolect.data import load
+        >>> plan = Plan("local", model="linear | mlp(hidden=8)")
+        >>> plan.make_tasks(load("synthetic", clients=2))
+        TaskGroups(linear: d = 610, mlp(hidden=8): d = 578)
+        """
+        specs = model_specs(self.model)
+        if not specs:
+            return self.make_task(federation)
+        if self.model_options:
+            raise SettingError(
+                f"model: {next(iter(self.model_options))} must stand in parentheses behind the "
+                f"model it is for, as in 'mlp(hidden=32)', got it beside {self.model!r}"
+            )
+        if self.task_options.get("weights"):
+            raise SettingError(
+                "weights must be left out with several models: a file has those of one, got "
+                f"{self.task_options['weights']!r}"
+            )
+        plans = {
+            text: replace(self, model=name, model_options=options)
+            for text, (name, options) in specs.items()
+        }
+        tasks = {text: plan.make_task(federation) for text, plan in plans.items()}
+        return TaskGroups(tasks) if len(tasks) > 1 else next(iter(tasks.values()))
+
     def make_task(self, federation: Federation) -> Task:
+        """The task of a plan with one model."""
         loss = self.loss or default_loss(federation)
         named_loss(loss)  # refuses an unknown one
         make = self.model_maker(federation)
@@ -180,6 +210,11 @@ class Plan:
         shape = federation.shape
         outputs = federation.classes if loss == "cross_entropy" else 1
         tokens = not federation.inputs.is_floating_point()
+        if "|" in self.model:
+            raise SettingError(
+                f"model must be one model here, got {self.model!r}: groups of clients with unlike "
+                "models are for run, compare, sweep and tune"
+            )
         name = self.model or ("transformer" if tokens else models.default(shape, outputs))
         return partial(models.make, name, shape, outputs, **self.model_options)
 
@@ -187,6 +222,26 @@ class Plan:
 def default_loss(federation: Federation) -> str:
     """The loss where none is named: by the kind of the targets."""
     return "cross_entropy" if federation.classes else "mse"
+
+
+def model_specs(text: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Models with options in one line: name and options by what stands there; {} for a bare name.
+
+    >>> model_specs("linear | mlp(hidden=32)")
+    {'linear': ('linear', {}), 'mlp(hidden=32)': ('mlp', {'hidden': 32})}
+    >>> model_specs("mlp")
+    {}
+    """
+    pieces = [piece.strip() for piece in split_outside(text, "|")]
+    if len(pieces) == 1 and "(" not in text:
+        return {}
+    specs = {}
+    for piece in pieces:
+        name = piece
+        while name in specs:  # the same model twice: groups have names of their own
+            name += "'"
+        specs[name] = name_and_options(piece, "model")
+    return specs
 
 
 def _short(value: Any) -> str:
@@ -245,7 +300,8 @@ def row_spec(
 
 
 AnyMethod = Method | type[Method] | str
-AnyModel = Task | nn.Module | type[nn.Module] | Callable[[], nn.Module]
+OneModel = Task | nn.Module | type[nn.Module] | Callable[[], nn.Module]
+AnyModel = OneModel | TaskGroups | Sequence[OneModel]
 
 _FEDERATION = (
     "make one with idiolect.Federation.from_arrays, from_frame or from_datasets, "
@@ -289,6 +345,18 @@ def read_method(method: Any) -> Method:
     )
 
 
+def read_tasks(task: Any, federation: Any) -> tuple[AnyTask, str]:
+    """The same as `read_task`, or a task for each group of clients with unlike models."""
+    if isinstance(task, list | tuple):
+        task = TaskGroups(task)
+    if not isinstance(task, TaskGroups):
+        return read_task(task, federation)
+    notes = {name: read_task(model, federation)[1] for name, model in task.models.items()}
+    return task.each(lambda model: read_task(model, federation)[0]), next(
+        filter(None, notes.values()), ""
+    )
+
+
 def read_task(task: Any, federation: Any) -> tuple[Task, str]:
     """A task from what was given as one; and how its loss was chosen, "" where it was given.
 
@@ -305,6 +373,11 @@ def read_task(task: Any, federation: Any) -> tuple[Task, str]:
     read_federation(federation)
     if isinstance(task, Task):
         return task, ""
+    if isinstance(task, TaskGroups | list | tuple):
+        raise SettingError(
+            "task must be one model here, got several: groups of clients with unlike models are "
+            "for run, compare, sweep and tune"
+        )
     if isinstance(task, type) and issubclass(task, Task):
         raise SettingError(
             "task must be an object, idiolect.Task(module, loss), got the class Task"

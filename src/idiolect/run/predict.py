@@ -210,7 +210,8 @@ def facts_of(federation: Any) -> dict[str, Any]:
     """What a record keeps of a federation."""
     identity = {"clients": federation.clients, "sha256": federation.fingerprint()}
     weights = weight_facts(federation)
-    return {"name": federation.name, **identity, **weights, **sample_form(federation)}
+    public = {"public": federation.public_samples} if federation.public_samples else {}
+    return {"name": federation.name, **identity, **weights, **public, **sample_form(federation)}
 
 
 def sample_form(federation: Any) -> dict[str, Any]:

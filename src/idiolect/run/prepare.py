@@ -34,12 +34,14 @@ from ..server.rules import RULES
 from ..server.selection import SELECTIONS, Uniform, select
 from ..server.streaming_mean import StreamingPlan
 from ..task.client_optimizer import scale_factors
+from ..task.groups import AnyTask, TaskGroups, tasks_of
 from ..task.losses import Loss
 from ..task.target_scale import TargetScale
 from ..task.task import Numerics, Task
 from ..task.trial import Behaviour
 from .client_weights import check_weights
 from .effects import idle_options
+from .groups import groups_note, prepare_groups, public_note
 from .model_check import behaviour_on, check_false_targets, check_model
 from .sample_weights import weights_note
 from .settings import DTYPES, Settings
@@ -81,7 +83,21 @@ class RunParts:
     settings: Settings
     target_scale: TargetScale | None = None  # of real targets that are standardised in training
     changes: tuple[str, ...] = ()  # what `stable_steps` has changed
+    groups: TaskGroups | None = None  # where clients have unlike models; `task` is of the first
+    of_groups: tuple[RunParts, ...] = ()  # the parts of each group, on all clients
     _first_tasks: dict[int, Task] = field(default_factory=dict, repr=False)  # by torch's threads
+
+    @property
+    def each_group(self) -> tuple[RunParts, ...]:
+        """The parts of each group of clients; without groups these alone."""
+        return self.of_groups or (self,)
+
+    @cached_property
+    def group_numbers(self) -> Tensor:  # int64[N]
+        """The group of each client; without groups 0."""
+        if self.groups is None:
+            return torch.zeros(self.federation.clients, dtype=torch.int64)
+        return self.groups.numbers(self.federation.ids)
 
     @cached_property
     def eligible(self) -> int:
@@ -142,7 +158,9 @@ class RunParts:
         """What a reader of the result should know; see `Method.report`."""
         method, task, s = self.method, self.first_task, self.settings
         notes = method.report(task, self.eligible, self.clients_heard)
-        if words := equal_to(method, task):
+        same = {equal_to(method, parts.first_task) for parts in self.each_group}
+        words = same.pop()
+        if words and not same:
             notes["equal_to"] = {"warning": f"{label_of(method)}: {words}"}
         if task.statistics is not None:
             notes["statistics"] = batchnorm.described(method, task, s.statistics)
@@ -155,6 +173,10 @@ class RunParts:
         eligible = People.of(self.federation, s, s.seed).eligible
         if words := outlier_note(task.criterion, self.federation, eligible):
             notes["outliers"] = {"warning": words}
+        if self.groups is not None:
+            notes["groups"] = groups_note(self.groups, self.federation)
+        if self.federation.public is not None:
+            notes["public"] = public_note(self.federation, method)
         if sentences := idle_options(self):
             notes["idle"] = {"warning": "; ".join(sentences)}
         if s.asynchronous or s.delays is not None:
@@ -180,15 +202,22 @@ class RunParts:
         }
 
 
-def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> RunParts:
+def prepare(method: Method, task: AnyTask, federation: Federation, s: Settings) -> RunParts:
     """The parts of a run, or a SettingError with the field, the value and what is accepted."""
+    if isinstance(task, TaskGroups):
+        return prepare_groups(method, task, federation, s, _prepare)
+    return _prepare(method, task, federation, s)
+
+
+def _prepare(method: Method, task: Task, federation: Federation, s: Settings) -> RunParts:
+    """The parts of a run with one model."""
     if task.numerics != Numerics():
         raise SettingError(
             "task: it has its own device, precision, kernel, clipping, weight decay or seed; "
             "these are settings of the run: give idiolect.run(..., dtype=...) and a plain Task"
         )
     warn_of_variable_bits()
-    task = method.extended(task)
+    task = trained_task(method, task, federation)
     method.check(task)
     _check_exchanges(method, task)
     _check_optimizer(method, task, s)
@@ -245,6 +274,35 @@ def prepare(method: Method, task: Task, federation: Federation, s: Settings) -> 
         if s.attack is not None and s.attack.poisons and len(malicious):
             check_false_targets(parts.first_task, federation, s.attack, malicious, s.seed)
     return parts
+
+
+def run_parts(
+    method: Method,
+    task: AnyTask,
+    federation: Federation,
+    settings: Settings,
+    target_scale: TargetScale | None,
+) -> RunParts:
+    """The parts of a run that was prepared before: nothing is checked again."""
+    every = [
+        RunParts(method, trained_task(method, one, federation), federation, settings, target_scale)
+        for one in tasks_of(task)
+    ]
+    if not isinstance(task, TaskGroups):
+        return every[0]
+    return replace(every[0], groups=task, of_groups=tuple(every))
+
+
+def trained_task(method: Method, task: Task, federation: Federation) -> Task:
+    """The task that a method trains: extended, with the public inputs of the data."""
+    if method.traits.uses_public and federation.public is None:
+        raise SettingError(
+            f"public must be inputs that the server and all clients have for {name_of(method)}, "
+            "got none: federation.publish(200) takes them from the training data, "
+            "federation.with_public(inputs) has others; with data by name public=200 (--public "
+            "200). A deployment has none"
+        )
+    return method.extended(task).with_public(federation.public)
 
 
 def reported_loss(task: Task, federation: Federation, s: Settings) -> Loss:

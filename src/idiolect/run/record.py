@@ -195,8 +195,19 @@ class Record:
 
     @property
     def parameters(self) -> int:
-        """d, the numbers of a model."""
-        return sum(math.prod(shape) for _, shape in self.model["parameters"])
+        """d, the numbers of a model; of the first group's where groups have unlike models."""
+        return self.model_sizes[0]
+
+    @property
+    def model_sizes(self) -> list[int]:
+        """d, or that of the model of each group of clients."""
+        models = self.model.get("groups", {}).values() or [self.model]
+        return [sum(math.prod(shape) for _, shape in one["parameters"]) for one in models]
+
+    @property
+    def sizes_text(self) -> str:
+        """The same in words: "650, 2,410"."""
+        return ", ".join(f"{size:,}" for size in self.model_sizes)
 
     def summary(self) -> dict[str, Any]:
         """The figures: what `--json` prints."""
@@ -294,6 +305,10 @@ class Record:
         """Raise where figures are missing that a finished run has."""
         expect(self.data, dict[str, Any], "data")
         expect(self.model["parameters"], list[list[Any]], "model.parameters")
+        groups = self.model.get("groups", {})
+        expect(groups, dict[str, dict[str, Any]], "model.groups")
+        for name, facts in groups.items():
+            expect(facts["parameters"], list[list[Any]], f"model.groups.{name}.parameters")
         if not self.seeds:
             raise ValueError("it has no seed")
         self.summary()

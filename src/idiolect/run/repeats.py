@@ -16,7 +16,7 @@ from ..core.text import warnings_once
 from ..data.federation import Federation
 from ..method import Method
 from ..report.tables import baseline_row, mean_row
-from ..task.task import Task
+from ..task.groups import AnyTask, tasks_of
 from .identity import RunIdentity
 from .predict import facts_of
 from .prepare import RunParts, prepare, reported_loss
@@ -45,7 +45,7 @@ def federations(federation: Federation, settings: Settings) -> dict[int, Federat
 
 
 def prepare_repeats(
-    method: Method, task: Task, federation: Federation, settings: Settings
+    method: Method, task: AnyTask, federation: Federation, settings: Settings
 ) -> dict[int, RunParts]:
     """The parts of every repeat, checked before the first one starts."""
     settings = replace(settings, data_seeds=settings.data_seeds.of(federation))
@@ -85,7 +85,7 @@ def with_data_of_repeats(identity: RunIdentity, repeats: Repeats) -> RunIdentity
     return replace(identity, data=identity.data | facts)
 
 
-def trivial_row(task: Task, federation: Federation, settings: Settings) -> dict[str, Any] | None:
+def trivial_row(task: AnyTask, federation: Federation, settings: Settings) -> dict[str, Any] | None:
     """The trivial baseline as a row of a table, the mean over the data of all repeats.
 
     Each client gives one constant answer. None where that has no meaning.
@@ -93,7 +93,9 @@ def trivial_row(task: Task, federation: Federation, settings: Settings) -> dict[
     s = settings
     every = federations(federation, s).values() if s.data_seeds else [federation]
     rows = [
-        baseline_row(data, reported_loss(task, data, s), s.metrics, s.metric, s.positive)
+        baseline_row(
+            data, reported_loss(tasks_of(task)[0], data, s), s.metrics, s.metric, s.positive
+        )
         for data in every
     ]
     rows_with_values = [row for row in rows if row is not None]

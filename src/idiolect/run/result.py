@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +29,7 @@ from ..report.tables import results_table
 from ..server.protocol import Contract
 from ..server.roster import Roster
 from ..task.initial import constants
+from ..task.task import Task
 from .adapter_export import write_adapter
 from .directory import RunDirectory
 from .divergence import TIMES
@@ -73,6 +74,8 @@ class RunModels(Models, Protocol):
     def contract(self) -> Contract: ...
 
     def personal(self, client: Id) -> Personal: ...  # -> x[d], or a State
+
+    def task_of(self, client: Id) -> Task: ...
 
 
 class Result:
@@ -233,17 +236,20 @@ class Result:
         seed: int | None = None,
         returning: bool = False,
         best: bool = False,
+        models: Mapping[Id, str] | None = None,
     ) -> Result:
         """Personal models for new clients, after training; nothing is sent.
 
         They do what held-out clients do: `rounds` of the method's own training towards the
         finished server (as many as `held_out_rounds` says unless given), then they are evaluated.
         The result is one as `run` gives, of these clients. Clients that took part before are
-        refused, unless as `returning` ones, who start from scratch.
+        refused, unless as `returning` ones, who start from scratch. Where groups of clients have
+        unlike models, `models` says in which group each is; without it they are where the run's
+        `TaskGroups` has them.
         """
         session = self.session(seed, best)
         own_rounds = self.record.settings["held_out_rounds"] if rounds is None else rounds
-        new, record = personalised(session, self.record, federation, own_rounds, returning)
+        new, record = personalised(session, self.record, federation, own_rounds, returning, models)
         return Personalised(record, new)
 
     @property
@@ -271,7 +277,6 @@ class Result:
         models = self.models(seed, best)
         if predicts_by_itself(models.contract.method):
             raise SettingError(f"export: {no_single_model(models.contract.method)}")
-        task = models.task
         target = private_folder(Path(folder))
         index: dict[str, str] = {}
         everything: dict[str, torch.Tensor] = {}
@@ -279,6 +284,7 @@ class Result:
         for wire_id, client_id in enumerate(models.roster.ids):
             x = models.personal(client_id)
             assert isinstance(x, Tensor)
+            task = models.task_of(client_id)
             if task.numerics.target_scale is None:
                 weights = {**constants(task.module), **task.tensors_of(x.cpu())}
             else:  # the module that is handed out, whose outputs are in the user's units

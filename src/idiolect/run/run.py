@@ -17,13 +17,13 @@ from ..data.federation import Federation
 from ..host.lazy_federation import whole as with_samples
 from ..methods import name_of
 from ..report.progress import RoundReport, run_progress
-from ..task.task import Task
+from ..task.groups import AnyTask, TaskGroups
 from .callbacks import Callback, Callbacks
 from .directory import RunDirectory
 from .identity import RunIdentity
 from .interrupts import Interrupted
 from .loop import Runner
-from .plan import AnyMethod, AnyModel, read_run, read_task, refuse_without_sites
+from .plan import AnyMethod, AnyModel, read_run, read_tasks, refuse_without_sites
 from .prepare import check_stops, prepare
 from .repeats import federations, prepare_repeats, with_data_of_repeats
 from .result import Result
@@ -55,6 +55,8 @@ def run(
     The method is an object, a class or a text ("ditto", "lp-proj:p=1,lam=0.1"). The model is a
     torch module, a class or function that makes one, or a `Task`, which has a loss of your
     choosing; a bare model gets it from the data: cross_entropy for classes, mse for real targets.
+    Groups of clients may have unlike models: `TaskGroups`, or a list of models that are dealt to
+    the clients in turn.
 
     Settings are the fields of `Settings`: rounds, sample, seeds, batch, ... With `data_seeds` each
     repeat has a partition of its own, of a federation that `idiolect.data.load` made.
@@ -79,7 +81,12 @@ def run(
     {'up': 2440, 'down': 2440}
     """
     method_object, all_settings = read_run(method, dict(settings))
-    whole, note = read_task(task, federation)
+    whole, note = read_tasks(task, federation)
+    if start and isinstance(whole, TaskGroups):
+        raise SettingError(
+            "start must be left out where groups of clients have unlike models: there is no one "
+            "model to start from"
+        )
     run_settings = build(Settings, all_settings, "run")
     refuse_without_sites(method_object, run_settings)
     if not run_settings.carrier.loads_data:
@@ -138,6 +145,10 @@ class RoundState:
 
     def private(self) -> State:
         """The private rows of all clients, in the order of the federation; of now, not later."""
+        if self.session.groups is not None:
+            raise SettingError(
+                "private: clients have unlike models, whose rows are of unlike lengths"
+            )
         hosts = self.session.hosts
         order = torch.cat([host.wire_ids for host in hosts]).argsort()
         rows = [host.all_rows() for host in hosts]
@@ -145,7 +156,7 @@ class RoundState:
 
 
 def iterate(
-    method: AnyMethod, task: Task, federation: Federation, **settings: Unpack[RunSettings]
+    method: AnyMethod, task: AnyTask, federation: Federation, **settings: Unpack[RunSettings]
 ) -> Iterator[RoundState]:
     """The rounds of the first seed, one by one, from the start (round 0) to the last.
 

@@ -34,14 +34,18 @@ from ..server.asynchronous import AsyncServer
 from ..server.protocol import Contract
 from ..server.roster import Roster
 from ..server.server import Server
+from ..task.groups import sizes_text
 from ..task.losses import Loss
 from ..task.task import Task
 from . import checkpoint as checkpoints
 from .checkpoint import Bound, Checkpoint
 from .contract import build_contract
+from .groups import layouts_of
 from .identity import RunIdentity
 from .prepare import People, RunParts, concurrency
 from .settings import Settings
+
+START = "start.x0"  # in a checkpoint; with a number behind it where groups have unlike models
 
 
 @dataclass(frozen=True)
@@ -119,13 +123,26 @@ class Session:
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
         # from an earlier stage, not from a new model; its start is given here or in a checkpoint
         self.started = started or start is not None
-        self.keeps_start = self.started or starts_in_checkpoint(parts.task)
-        task = parts.task_of(seed)
+        keeps = [self.started or starts_in_checkpoint(one.task) for one in parts.each_group]
+        tasks = [one.task_of(seed) for one in parts.each_group]
         if start is not None:
-            task.begin_at(start.x0)
-        self.contract, host_settings = build_contract(
-            parts.method, task, settings, run, federation.classes, parts.positive
-        )
+            tasks[0].begin_at(start.x0)
+        layouts = layouts_of(parts)
+        built = [
+            build_contract(
+                *(parts.method, task, settings, run, federation.classes, parts.positive), layouts
+            )
+            for task in tasks
+        ]
+        self.contracts = [contract for contract, _ in built]  # of each group of clients
+        self.groups = parts.groups
+        self.group_numbers = parts.group_numbers
+        self._starts = {  # what a checkpoint has of them, by name
+            f"start.x0{f'.{k}' if len(tasks) > 1 else ''}": task
+            for k, task in enumerate(tasks)
+            if keeps[k]
+        }
+        self.contract, host_settings = built[0]
         method = self.contract.method
         roster = Roster()
         eligible = torch.zeros(federation.clients, dtype=torch.bool)
@@ -160,15 +177,16 @@ class Session:
             self.server.prepared(senders, torch.full((len(senders),), up), down)
         self.classes = federation.classes
         self.metrics = host_settings.metrics
-        host_settings = replace(
-            host_settings,
-            scratch=scratch,
-            chunk=settings.chunk,
-            repeats=False,  # no round is requested again after it was concluded
-            validation=bool(federation.sizes("valid").any()),
-            asynchronous=settings.asynchronous,
-        )
-        shares = _shares(self.contract, federation, settings, self.people, host_settings)
+        common: dict[str, Any] = {
+            "scratch": scratch,
+            "chunk": settings.chunk,
+            "repeats": False,  # no round is requested again after it was concluded
+            "validation": bool(federation.sizes("valid").any()),
+            "asynchronous": settings.asynchronous,
+        }
+        sides = [(contract, replace(of_host, **common)) for contract, of_host in built]
+        self.settings_of_group = [of_host for _, of_host in sides]
+        shares = _shares(sides, parts.group_numbers, federation, settings, self.people)
         self.placement = placement
         if placement is None:
             group = LocalHosts([share.host() for share in shares])
@@ -213,6 +231,14 @@ class Session:
         with numbers_fit(s.dtype):
             self.engine.advance(s.schedule.factors(self.rounds, s.rounds))
 
+    def contract_of(self, client: Id) -> Contract:
+        """What the host of a client has agreed on: with the model of its group."""
+        return self.contracts[int(self.group_numbers[self.roster.wire_id(client)])]
+
+    def task_of(self, client: Id) -> Task:
+        """Model and loss of a client."""
+        return self.contract_of(client).task
+
     # -- models, for their owners ----------------------------------------------------------------
     def personal(self, client: Id) -> Personal:  # -> x[d], or a State
         """What a client predicts with."""
@@ -229,6 +255,11 @@ class Session:
 
         Of a method whose clients predict with one each.
         """
+        if self.groups is not None:
+            raise SettingError(
+                f"models: clients have unlike ones (d = {sizes_text(self.groups, ',')}), which are "
+                "no rows of one matrix; personal(client) has each"
+            )
         version = self.rounds
         rows = []
         for host in self.hosts:
@@ -242,7 +273,8 @@ class Session:
 
     def module(self, client: Id) -> nn.Module:
         """The same as a torch module."""
-        return module_of(self.contract.method, self.task, self.personal(client))
+        contract = self.contract_of(client)
+        return module_of(contract.method, contract.task, self.personal(client))
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(
@@ -253,8 +285,7 @@ class Session:
         `facts`: what else it holds.
         """
         tensors, server = self.server.save()
-        if self.keeps_start:
-            tensors = tensors | {"start.x0": self.contract.task.start().cpu()}
+        tensors = tensors | {name: task.start().cpu() for name, task in self._starts.items()}
         states = {"server": tensors}
         own: dict[str, Any] = {
             "server": server | {"held_out_personalised": self.held_out_personalised}
@@ -295,21 +326,21 @@ class Session:
         expect(personalised, bool, "server.held_out_personalised")
         server = self.server
         enrolled = len(server.roster)
-        start = shapes_of({"start.x0": self.contract.task.start()}) if self.keeps_start else {}
+        start = shapes_of({name: task.start() for name, task in self._starts.items()})
 
         def check_server(shapes: Shapes) -> None:
-            check_shapes({n: s for n, s in shapes.items() if n == "start.x0"}, start)
-            server.check({n: s for n, s in shapes.items() if n != "start.x0"}, facts)
+            check_shapes({n: s for n, s in shapes.items() if n.startswith(START)}, start)
+            server.check({n: s for n, s in shapes.items() if not n.startswith(START)}, facts)
 
         tensors = checkpoint.read("server", check_server)
-        x0 = tensors.pop("start.x0", None)
+        starts = {name: tensors.pop(name) for name in start}
         server.load(tensors, facts)
         version = self.engine.versions(checkpoint.round)
         if server.version != version or len(server.roster) != enrolled:
             raise ValueError("server: another round or other clients than the checkpoint is of")
         self._load_engine(checkpoint)
-        if x0 is not None:
-            self.contract.task.begin_at(x0)
+        for name, x0 in starts.items():
+            self._starts[name].begin_at(x0)
         self.held_out_personalised = personalised
         # work that is under way may be of the newest version
         newest = torch.full((enrolled,), version + settings.asynchronous)
@@ -331,7 +362,8 @@ class Session:
     def most_bytes(self, rounds: int) -> int:
         """The most that a checkpoint takes: server, hosts, and figures of every round."""
         figures = 4 * (rounds + 1) * len(self.server.roster)
-        start = bytes_of(shapes_of({"x0": self.contract.task.start()}))
+        tasks = {str(k): contract.task.start() for k, contract in enumerate(self.contracts)}
+        start = bytes_of(shapes_of(tasks))
         hosts = sum(host.most_bytes() for host in self.hosts)
         return self.server.most_bytes() + self.engine.most_bytes() + start + hosts + figures
 
@@ -416,30 +448,40 @@ def data_of_clients(
 
 
 def _shares(
-    contract: Contract,
+    sides: Sequence[tuple[Contract, HostSettings]],  # of each group of clients
+    groups: Tensor,  # int64[N]: the group of each client
     federation: Federation,
     settings: Settings,
     people: People,
-    host_settings: HostSettings,
 ) -> list[Share]:
-    """Shares of the honest clients, then one of the malicious: it is asked after the others."""
+    """Shares of the honest clients, then of the malicious: they are asked after the others.
+
+    All clients of a host are of one group, so that it has one model.
+    """
     attack = settings.attack
     everyone = torch.arange(federation.clients)
     honest = everyone[~torch.isin(everyone, people.malicious)]
-    shares = np.array_split(honest.numpy(), min(settings.hosts, len(honest)))
+    parts = np.array_split(honest.numpy(), min(settings.hosts, len(honest)))
     observer = Observer() if attack is not None and attack.colludes else None
     host_shares: list[Share] = []
-    for share in shares:
-        wire_ids = torch.from_numpy(share)
+
+    def add(
+        kind: type[Host], wire_ids: Tensor, options: dict[str, Any], own: Attack | None
+    ) -> None:
+        for k, (contract, host_settings) in enumerate(sides):
+            mine = wire_ids[groups[wire_ids] == k]
+            if len(mine) or len(sides) == 1:
+                host_shares.append(
+                    Share(kind, contract, federation, mine, host_settings, options, own)
+                )
+
+    for part in parts:
         kind = WatchedHost if observer else Host
         options: dict[str, Any] = {"observer": observer} if observer else {}
-        host_shares.append(Share(kind, contract, federation, wire_ids, host_settings, options))
+        add(kind, torch.from_numpy(part), options, None)
     if attack is not None:
-        wire_ids = people.malicious
         options = {"attack": attack, "observer": observer}
-        host_shares.append(
-            Share(MaliciousHost, contract, federation, wire_ids, host_settings, options, attack)
-        )
+        add(MaliciousHost, people.malicious, options, attack)
     return host_shares
 
 

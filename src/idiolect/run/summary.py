@@ -120,7 +120,7 @@ class Summary:
             "method": {"name": record.method, **record.fields},
             "run": record.settings,
             "data": record.data["name"],
-            "parameters": record.parameters,
+            "parameters": record.model_sizes if record.model_sizes[1:] else record.parameters,
             "kernel": record.kernel,
             **{k: record.model[k] for k in ("pretrained", "frozen") if k in record.model},
         }

@@ -34,8 +34,9 @@ from ..host.service import HostRecipe
 from ..method import Method
 from ..server.server import Server
 from ..task.losses import Loss
+from ..task.trial import Behaviour
 from .plan import Plan
-from .prepare import People, prepare
+from .prepare import People, RunParts, prepare
 from .session import Share, build_engine, data_of_clients
 from .settings import Settings
 from .step_sizes import steepness_of
@@ -169,11 +170,12 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
     load = partial(_load, documents[0])
     data = load()
     plans = [Plan.read(document, "origin") for document in documents]
-    task = plans[0].make_task(data)
+    task = plans[0].make_tasks(data)
     parts = [prepare(p.make_method(), task, data, p.make_settings()) for p in plans]
     s = parts[0].settings
-    used = in_use(s.metrics, s.metric, data.classes, task.criterion.name, parts[0].positive)
-    baseline = trivial(data, parts[0].first_task.criterion, used)
+    loss = parts[0].first_task.criterion
+    used = in_use(s.metrics, s.metric, data.classes, loss.name, parts[0].positive)
+    baseline = trivial(data, loss, used)
     eligible = People.of(data, s, s.seed).eligible
     steepness = steepness_of(parts[0].first_task, data, s, eligible)
     return LazyFederation.of_data(
@@ -185,5 +187,12 @@ def _survey(documents: list[dict[str, Any]]) -> LazyFederation:
         training_classes=training_classes(data),
         test_groups=None if data.groups is None else tuple(test_groups(data) or ()),
         steepness=() if steepness is None else astuple(steepness),
+        by_group=tuple(_of_group(one, eligible) for one in parts[0].of_groups),
         load=load,
     )
+
+
+def _of_group(parts: RunParts, eligible: Tensor) -> tuple[Behaviour, tuple[float, ...]]:
+    """What the model of one group does on the data."""
+    steepness = steepness_of(parts.first_task, parts.federation, parts.settings, eligible)
+    return parts.behaviour, () if steepness is None else astuple(steepness)

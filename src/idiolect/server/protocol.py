@@ -15,7 +15,7 @@ from torch import Tensor
 from ..channels import Channel
 from ..channels.link import Link
 from ..core.knobs import Factors, SettingError
-from ..core.types import State
+from ..core.types import State, leaves
 from ..method import NOBODY, Method
 from ..methods.exchanges import OneExchange, exchanges_of
 from ..methods.wrapped import innermost
@@ -37,6 +37,9 @@ class Contract:
     channel: Channel
     run: int  # identifies the run, 32 bits
     settings: str = ""  # a digest of the run's settings, where both sides know them
+    # names and shapes of the parameters of each group's model, where groups of clients have unlike
+    # ones: a host knows the task of its group, and the server that of the first
+    layouts: tuple[Any, ...] = ()
 
     @cached_property
     def link(self) -> Link:
@@ -147,12 +150,12 @@ class Contract:
     def checksum(self) -> int:
         """32 bits over everything that both sides must have alike."""
         task = self.task
-        layout = [(n, tuple(s)) for n, s in zip(task.layout.names, task.layout.shapes, strict=True)]
+        layout = self.layouts or layout_of(task)
         how = task.numerics
         numerics: tuple[Any, ...] = (task.dtype, task.seed, how.clip, how.weight_decay)
         if how.target_scale is not None:
             numerics = (*numerics, how.target_scale)
-        parts = (
+        parts: tuple[Any, ...] = (
             type(innermost(self.method)).__qualname__,
             sorted(self.method.as_dict().items()),
             layout,
@@ -162,7 +165,19 @@ class Contract:
             self.run,
             self.settings,
         )
+        if task.public is not None:
+            parts = (*parts, *(_bytes_of(t) for t in leaves(task.public)))
         return zlib.crc32(repr(parts).encode())
+
+
+def layout_of(task: Task) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the parameters of a task's model."""
+    return [(n, tuple(s)) for n, s in zip(task.layout.names, task.layout.shapes, strict=True)]
+
+
+def _bytes_of(t: Tensor) -> int:
+    """32 bits over a tensor."""
+    return zlib.crc32(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
 
 
 @dataclass(frozen=True)

@@ -416,7 +416,12 @@ class Server:
         return Aggregation(contract, self.rule, self.step, before, self.plan.streams, own_weights)
 
     def has_shared_model(self) -> bool:
-        """Whether the method has one global model that can be evaluated by itself."""
+        """Whether the method has one global model that can be evaluated by itself.
+
+        Groups of clients with unlike models have none.
+        """
+        if self.contract.layouts:
+            return False
         method, task = self.contract.method, self.contract.task
         return method.shared(task, method.broadcast(task, self.method_state())) is not None
 

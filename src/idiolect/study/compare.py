@@ -32,14 +32,14 @@ from ..report.targets import Curve, Goals, curve, point
 from ..run.callbacks import Callback, Callbacks
 from ..run.identity import RunIdentity
 from ..run.interrupts import finish_on_interrupt
-from ..run.plan import AnyMethod, AnyModel, Plan, read_task
+from ..run.plan import AnyMethod, AnyModel, Plan, read_tasks
 from ..run.prepare import People, check_stops, prepare, reported_loss
 from ..run.record import Record, SeedRecord
 from ..run.repeats import federations, trivial_row
 from ..run.result import Result, frame
 from ..run.settings import Settings, Timing
 from ..run.typed_settings import RunSettings
-from ..task.task import Task
+from ..task.groups import AnyTask, sizes_text, tasks_of
 from .folders import COMPARE, Reporter, RunSeries, begin_folder, read_comparison, refuse_taken
 from .trees import NOTE, tree_rows, wanted
 
@@ -92,7 +92,7 @@ def compare(
     """
     if isinstance(methods, str | Method | Plan | type):
         raise SettingError(f"methods must be a list of one or more methods, got {methods!r}")
-    whole, note = read_task(task, federation)
+    whole, note = read_tasks(task, federation)
     common = dict(settings)
     plans, goals, skipped = _checked(methods, whole, federation, count, common)
     path = None if directory is None else Path(directory)
@@ -113,7 +113,7 @@ def compare(
     first = plans[0].make_settings()
     trivial = trivial_row(whole, federation, first)
     with_trees = _tree_rows(whole, federation, first, trees)
-    title = f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}"
+    title = f"{federation.name}: {plural(federation.clients, 'client')}, d = {sizes_text(whole)}"
     comparison = Comparison([], [], goals, trivial, title, skipped, note, with_trees)
     callbacks = Callbacks(on_round, on_evaluate, on_checkpoint, on_end)
     series = RunSeries(whole, federation, path, resume, report, progress, callbacks)
@@ -147,7 +147,7 @@ def compare(
 
 
 def _tree_rows(
-    task: Task, federation: Federation, s: Settings, asked: bool | None
+    task: AnyTask, federation: Federation, s: Settings, asked: bool | None
 ) -> list[dict[str, Any]]:
     """Trees of the clients that the figures are about; none by default where some are malicious."""
     if s.data_seeds.count > 1:
@@ -157,7 +157,7 @@ def _tree_rows(
                 "partition, and their figures would stand beside means over several"
             )
         return []
-    loss = reported_loss(task, federation, s)
+    loss = reported_loss(tasks_of(task)[0], federation, s)
     if not wanted(federation, loss, asked) or (asked is None and s.malicious):
         return []
     positive = positive_of(federation, s.positive)
@@ -169,7 +169,7 @@ def _tree_rows(
 
 def _checked(
     methods: Sequence[AnyMethod | Plan],
-    task: Task,
+    task: AnyTask,
     federation: Federation,
     count: str,
     settings: dict[str, Any],

@@ -30,7 +30,7 @@ from ..run.result import Result
 from ..run.run import run
 from ..run.session import Start
 from ..run.settings import Settings
-from ..task.task import Task
+from ..task.groups import AnyTask
 
 COMPARE = "compare.json"
 PIPELINE = "pipeline.json"
@@ -106,7 +106,7 @@ def refuse_taken(path: Path) -> None:
 class RunSeries:
     """Runs on the same data one after the other, each in a folder of its own."""
 
-    task: Task
+    task: AnyTask
     federation: Federation
     path: Path | None  # of the folders
     resume: bool | str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,17 @@ from ..data.federation import SPLITS, Census, Federation
 from ..methods import make_method
 from ..report.targets import Goals
 from ..run.directory import checkpoint_folder, refuse_links
-from ..run.identity import REINITIALISED, RunIdentity, check_same, run_number
-from ..run.plan import AnyModel, Plan
+from ..run.identity import GROUPS, REINITIALISED, RunIdentity, check_same, run_number
+from ..run.plan import AnyModel, OneModel, Plan
 from ..run.predict import labels_of, preparation_of
-from ..run.prepare import RunParts
+from ..run.prepare import run_parts
 from ..run.record import Record, read_record
 from ..run.repeats import data_seed_of, facts_of_repeat
 from ..run.result import Result
 from ..run.session import Session, starts_in_checkpoint
 from ..run.settings import Settings
 from ..run.target_units import recorded_scale
+from ..task.groups import AnyTask, TaskGroups
 from ..task.losses import is_named
 from ..task.task import Task
 from .compare import Comparison
@@ -66,29 +67,44 @@ def load(
     identity = RunIdentity.read(path)
     models = None
     if task is not None or record.origin:
-        model = None if task is None else _task(task, identity)
+        model = None if task is None else _tasks(task, identity)
         models = _Models(path, identity, model, federation, trust, record)
     return Result(record, models, identity, federation)
 
 
-def _task(model_or_task: AnyModel, identity: RunIdentity) -> Task:
+def _tasks(given: AnyModel, identity: RunIdentity) -> AnyTask:
+    """A task, or one for each group of a run whose clients had unlike models."""
+    groups = identity.model.get(GROUPS, {})
+    if isinstance(given, Sequence):
+        given = TaskGroups(given)
+    if isinstance(given, TaskGroups) != bool(groups):
+        had = f"groups of clients with unlike models ({', '.join(groups)})" if groups else "one"
+        raise SettingError(f"task: the run had {had}; give that")
+    if not isinstance(given, TaskGroups):
+        return _task(given, identity.model)
+    if set(given.names) != set(groups):
+        raise SettingError(
+            f"task: groups must be those of the run, {', '.join(groups)}, "
+            f"got {', '.join(given.names)}"
+        )
+    tasks = {name: _task(model, groups[name]) for name, model in given.models.items()}
+    return TaskGroups({name: tasks[name] for name in given.names}, given.clients)
+
+
+def _task(model_or_task: OneModel, facts: dict[str, Any]) -> Task:
     """A task from a task or a model; a bare model has the loss that the run had.
 
     A run that was given a module started from its weights, which its checkpoints keep: any module
     of the class will do, and so will what makes one.
     """
     model = model_or_task.model if isinstance(model_or_task, Task) else model_or_task
-    loss = (
-        model_or_task.criterion
-        if isinstance(model_or_task, Task)
-        else identity.model.get("loss", "")
-    )
+    loss = model_or_task.criterion if isinstance(model_or_task, Task) else facts.get("loss", "")
     if not isinstance(model_or_task, Task) and not is_named(loss):
         raise SettingError(
             f"task: the run had the loss {str(loss)[:80]!r} of your own; "
             "give idiolect.Task(model, loss)"
         )
-    per_seed = identity.model.get("weights") == REINITIALISED
+    per_seed = facts.get("weights") == REINITIALISED
     if isinstance(model, nn.Module) and per_seed:
         raise SettingError(
             "task: the run made its model by a class or function, once per seed; "
@@ -125,7 +141,7 @@ class _Models:
         self,
         path: Path,
         identity: RunIdentity,
-        task: Task | None,
+        task: AnyTask | None,
         federation: Federation | None,
         trust: bool,
         record: Record,
@@ -162,12 +178,14 @@ class _Models:
 
     def _session(self, seed: int, best: bool) -> Session:
         identity = self.identity
+        if self.federation is None and "public" in identity.data:
+            self.federation = self._public_data()
         without = self.federation is None
         data = self._data(seed)
         facts = facts_of_repeat(identity.data, seed)
         if self.task is None:
             form = in_form(data, facts) if without else data
-            self.task = self._plan().make_task(form)
+            self.task = self._plan().make_tasks(form)
         fields = {k: v for k, v in identity.method.items() if k != "name"}
         method = make_method(identity.method["name"], **fields)
         settings = build(Settings, identity.run, "run")
@@ -176,11 +194,10 @@ class _Models:
         same = replace(identity, data=facts, start={})
         if without:
             now = replace(now, data=same.data)
-        if starts_in_checkpoint(self.task):  # the checkpoint has the weights that it started from
-            now.model["weights"] = same.model.get("weights")
+        _forget_weights(self.task, now.model, same.model)
         check_same(same, now, self.path, warn)
         session = (WithoutData if without else Session)(
-            RunParts(method, method.extended(self.task), data, settings, scale),
+            run_parts(method, self.task, data, settings, scale),
             seed,
             run_number(identity.id, seed),
             started=bool(identity.start),
@@ -190,6 +207,25 @@ class _Models:
         session.restore(place, identity, settings, warn)
         session.personalise_held_out(settings.held_out_rounds)
         return session
+
+    def _public_data(self) -> Federation:
+        """The data of a run with public inputs, by which its messages are known."""
+        if not self.identity.origin:
+            raise SettingError(
+                "models: the run had public inputs; give idiolect.load(directory, task=..., "
+                "federation=...) the data of the run too"
+            )
+        return self._plan().make_data()
+
+
+def _forget_weights(task: AnyTask, now: dict[str, Any], saved: dict[str, Any]) -> None:
+    """The checkpoint has the weights that modules of the user's started from."""
+    if isinstance(task, TaskGroups):
+        for name, one in zip(task.names, task.tasks, strict=True):
+            _forget_weights(one, now[GROUPS][name], saved.get(GROUPS, {}).get(name, {}))
+        task = task.first
+    if starts_in_checkpoint(task):
+        now["weights"] = saved.get("weights")
 
 
 # -- without the data of the run -------------------------------------------------------------------

@@ -32,7 +32,7 @@ from ..run.result import Result
 from ..run.run import run
 from ..run.settings import Settings
 from ..run.summary import Summary, merge
-from ..task.task import Task
+from ..task.groups import AnyTask
 from .folders import SWEEP
 from .jobs import common, finish, records
 
@@ -51,7 +51,7 @@ class Stock:
     """Data and models by the names that plans have for them."""
 
     data: dict[str, Federation | SharedData] = field(default_factory=dict)
-    tasks: dict[str, Task] = field(default_factory=dict)
+    tasks: dict[str, Any] = field(default_factory=dict)  # tasks, or groups of them
     opened: dict[str, Federation] = field(default_factory=dict)
 
     def federation(self, name: str) -> Federation:
@@ -83,7 +83,7 @@ class Stock:
             self.data[data] = plan.make_data()
         model = repr((data, plan.model, plan.model_options, plan.loss))
         if model not in self.tasks:
-            self.tasks[model] = plan.make_task(self.federation(data))
+            self.tasks[model] = plan.make_tasks(self.federation(data))
         return replace(plan, data=data, model=model)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Recorder(Protocol):
     name: ClassVar[str]  # what the result of the run calls the rows
     rows: list[dict[str, Any]]
 
-    def __init__(self, task: Task, federation: Federation): ...
+    def __init__(self, task: AnyTask, federation: Federation): ...
 
     def __call__(self, moment: Moment) -> None: ...
 

@@ -10,9 +10,10 @@ from ..core.knobs import SettingError, build
 from ..core.text import plural
 from ..data.federation import Federation
 from ..method import Method
-from ..run.plan import AnyMethod, AnyModel, Plan, read_task
+from ..run.plan import AnyMethod, AnyModel, Plan, read_tasks
 from ..run.settings import Settings
 from ..run.typed_settings import RunSettings
+from ..task.groups import sizes_text
 from .many import Stock, Sweep, Watch, run_many
 from .space import Grid, check_names, combinations, read_grid, refuse_data_and_model
 
@@ -48,7 +49,7 @@ def sweep(
     >>> [(row["lr"], row["seed"]) for row in sweep.rows()]
     [(0.01, 0), (0.01, 1), (0.1, 0), (0.1, 1)]
     """
-    whole, _ = read_task(task, federation)
+    whole, _ = read_tasks(task, federation)
     specs = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
     own_objects = {"settings": dict(settings), "data": "", "model": ""}
     plans = [Plan.of(spec, **own_objects) for spec in specs]
@@ -63,7 +64,7 @@ def sweep(
         jobs=jobs,
         directory=None if directory is None else Path(directory),
         watch=watch,
-        title=f"{federation.name}: {plural(federation.clients, 'client')}, d = {whole.d}",
+        title=f"{federation.name}: {plural(federation.clients, 'client')}, d = {sizes_text(whole)}",
         manifest={"grid": axes},
     )
     swept.show_test = show_test

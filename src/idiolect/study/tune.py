@@ -22,11 +22,11 @@ from ..methods import METHODS, label_of, name_of
 from ..models import MODELS, options_of
 from ..report.captions import DIVERGED, diverged
 from ..report.format import number
-from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
+from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_tasks
 from ..run.result import Result
 from ..run.settings import Settings
 from ..run.typed_settings import RunSettings
-from ..task.task import Task
+from ..task.groups import AnyTask, tasks_of
 from .compare import Comparison, compare
 from .folders import COMPARE, TUNING, Reporter, begin_folder
 from .many import TABLE, Stock, Watch
@@ -99,7 +99,7 @@ def tune(
     >>> method.lr, run["seed"], [row["lr"] for row in tuned.rows()]
     (0.3, 1, [0.3, 0.001])
     """
-    whole, _ = read_task(task, federation)
+    whole, _ = read_tasks(task, federation)
     specs = [methods] if isinstance(methods, str | Method | Plan | type) else list(methods)
     how = search_options(grid, space, trials, criterion, search_seeds)
     contenders = read_contenders(specs, dict(settings))
@@ -124,14 +124,14 @@ def tune_plans(
 ) -> Tuned:
     """The same for plans, whose data and model have names; all have the same."""
     contenders = read_contenders(plans, plans[0].settings)
-    task = contenders[0].make_task(federation)
+    task = contenders[0].make_tasks(federation)
     manifest = {"plans": [plan.as_dict() for plan in plans]}
     return _tune(contenders, task, federation, how, jobs, directory, watch, follow, manifest)
 
 
 def _tune(
     contenders: list[Plan],
-    task: Task,
+    task: AnyTask,
     federation: Federation,
     how: SearchOptions,
     jobs: int,
@@ -178,8 +178,9 @@ def _tune(
                 watch=watch,
             )
     else:
+        smallest = min(one.d for one in tasks_of(task))
         search = search_plans(
-            [candidate for c in contenders for candidate in how.candidates(c, task.d)],
+            [candidate for c in contenders for candidate in how.candidates(c, smallest)],
             stock,
             seeds["search"],
             how.criterion,

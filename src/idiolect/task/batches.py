@@ -194,6 +194,10 @@ class Batches:
         exists = place < self.sizes[:, None]
         return self._gather(np.where(exists, place, 0), exists)
 
+    def share_of(self, count: int) -> Tensor:  # -> [K, count]
+        """Weights of mini-batches of so many samples that all count alike."""
+        return torch.full((self.rows, count), 1 / count, dtype=self.dtype, device=self.device)
+
     def groups(self) -> Iterator[tuple[Tensor, Batch]]:
         """All training data of the rows that have any, those of like size together: no gradients.
 

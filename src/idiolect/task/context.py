@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core import streams
 from ..core.knobs import SettingError
 from ..core.streams import Keys
-from ..core.types import Personal, Sequences, State, Tree
+from ..core.types import Personal, Sequences, State, Tree, first, map_tree
 from .augment import Augmentation
 from .batches import Batch, Batches
 from .client_optimizer import Optimise
@@ -101,6 +101,25 @@ class Here:
         if self.statistics:
             return replace(batch, statistics=self.statistics, model=model)
         return batch
+
+    def batch_of(self, inputs: Tree, step: int, purpose: str, model: str = "w") -> Batch:
+        """A mini-batch of other inputs than the clients' own, such as public ones: [K, B, ...].
+
+        For gradients of a term alone (`Term(..., loss=0.0)`): its targets are blank. They count as
+        gradients of the clients. `step` numbers the mini-batches of a `purpose`.
+        """
+        count = first(inputs).shape[1]
+
+        def blank(t: Tensor) -> Tensor:
+            return t.new_zeros(self.rows, count, *t.shape[1:])
+
+        weights = self._batches.share_of(count)
+        noise = (self.keys(f"{purpose} noise"), step + 1)
+        targets = map_tree(blank, self._batches.targets)
+        statistics = self.statistics or None
+        return Batch(
+            inputs, targets, weights, self.tally, None, noise, statistics=statistics, model=model
+        )
 
     def training_samples(self) -> Batch:
         """All training samples of every row, filled up to the longest."""

@@ -11,6 +11,7 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -77,6 +78,8 @@ class Task:
     2
     """
 
+    _public: Tree | None = None  # as they were given: see `with_public`
+
     def __init__(
         self,
         model: nn.Module | Callable[[], nn.Module],
@@ -128,6 +131,7 @@ class Task:
         task.buffers = self.buffers
         task._trial = self._trial
         task._extend = self._extend
+        task._public = self._public
         task._prepare(self.model, self._loss, replace(numerics or self.numerics, **changes))
         return task
 
@@ -144,7 +148,27 @@ class Task:
         task.buffers = self.buffers
         task._trial = None
         task._extend = extend
+        task._public = self._public
         task._prepare(self.model, self._loss, self.numerics)
+        return task
+
+    @cached_property
+    def public(self) -> Tree | None:
+        """Inputs [n, ...] that the server and all clients have; None where there are none."""
+        if self._public is None:
+            return None
+        kind = self.dtype
+        return map_tree(
+            lambda t: t.to(self.device, kind if t.is_floating_point() else None), self._public
+        )
+
+    def with_public(self, inputs: Tree | None) -> Task:
+        """The same with public inputs [n, ...]: those of the run's federation (`publish`)."""
+        if inputs is None and self._public is None:
+            return self
+        task = copy.copy(self)
+        task.__dict__.pop("public", None)
+        task._public = inputs
         return task
 
     def with_module(self, module: nn.Module) -> Task:

@@ -44,7 +44,7 @@ from ..data.federation import SPLITS, Federation
 from ..engine.carriers.local import LocalHosts
 from ..host.host import Host
 from ..method import Method
-from ..run.prepare import prepare
+from ..run.prepare import prepare, trained_task
 from ..run.result import Result
 from ..run.run import run
 from ..run.session import Session
@@ -64,7 +64,7 @@ Settings = dict[str, Any]  # of a run, and with "task" and "federation" where th
 def federation(empty: bool = False, seed: int = 0) -> Federation:
     """Six unlike clients of 7 to 40 samples, in three separable classes.
 
-    With `empty`, one more client, in the middle of the others, that has no training data.
+    They have 12 public inputs, for methods that use such. With `empty`, one more client, in the middle of the others, that has no training data.
     """
     rng = np.random.default_rng(seed)
     ids = np.repeat([f"client {k}" for k in range(len(SIZES))], SIZES)
@@ -77,9 +77,10 @@ def federation(empty: bool = False, seed: int = 0) -> Federation:
         x = np.concatenate([x, np.ones((2, 5))])
         y = np.append(y, [0, 1])
         split = np.append(split, ["test", "valid"])
-    return Federation.from_arrays(
+    made = Federation.from_arrays(
         torch.from_numpy(x), y, ids, split=split, classes=3, name="conformance"
     )
+    return made.with_public(torch.from_numpy(2 * rng.standard_normal((12, 5))))
 
 
 def task() -> Task:
@@ -529,7 +530,8 @@ def _of_run(settings: Settings) -> Settings:
 
 def _bound(method: Method, settings: Settings) -> Task:
     """The task that the method trains, in the precision that the settings name."""
-    return method.extended(_task(settings)).under(dtype=getattr(torch, settings["dtype"]))
+    task = trained_task(method, _task(settings), _data(settings))
+    return task.under(dtype=getattr(torch, settings["dtype"]))
 
 
 def _run(method: Method, settings: Settings, data: Federation | None = None) -> Result:

@@ -86,7 +86,8 @@ def show(argv: list[str]) -> None:
         row = one.summary()
         rows.append(row | {"label": f"{row['label']} ({place.name})"} if places[1:] else row)
         data = one.record.data
-        title = f"{data['name']}: {plural(data['clients'], 'client')}, d = {one.record.parameters}"
+        sizes = ", ".join(map(str, one.record.model_sizes))
+        title = f"{data['name']}: {plural(data['clients'], 'client')}, d = {sizes}"
     if parsed.picture:
         _draw(
             list(runs.values()), rows, goals, given_path(parsed.picture, "picture"), output.against

@@ -31,7 +31,7 @@ from ...study.compare import Comparison
 from ...study.compare import compare as run_compare
 from ...study.pipeline import pipeline as run_pipeline
 from ...study.trees import TreeOptions
-from ...task.task import Task
+from ...task.groups import AnyTask, sizes_text
 from ..options import Parser, SettingsFile, TrainingParser, peek, say_what_is_named
 from ..output import Output, emit, resumable
 from ..suggest import is_method, unknown_method
@@ -103,7 +103,7 @@ def run_plan(plan: Plan, directory: Path, output: Output, resume: bool | str = F
     refuse_without_sites(method, settings, plan)
     federation = data_of([plan])
     output.check_clients(federation, settings)
-    task = plan.make_task(federation)
+    task = plan.make_tasks(federation)
     with output.meter(settings.seeds * settings.rounds) as meter, resumable(directory):
         result = run_method(
             method,
@@ -134,16 +134,18 @@ def _draw(result: Result, directory: Path, against: Sequence[str]) -> None:
     write_curves([curve(result.label, rows)], Goals(), directory, against)
 
 
-def _baseline(federation: Federation, task: Task, s: Settings) -> list[dict[str, Any]]:
+def _baseline(federation: Federation, task: AnyTask, s: Settings) -> list[dict[str, Any]]:
     row = trivial_row(task, federation, s)
     return [] if row is None else [row]
 
 
 def _table(
-    rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: Task
+    rows: list[dict[str, Any]], plan: Plan, federation: Federation, task: AnyTask
 ) -> FittedTable:
     name = federation.name if plan.data == "table" else plan.data
-    return results_table(rows, f"{name}: {plural(federation.clients, 'client')}, d = {task.d}")
+    return results_table(
+        rows, f"{name}: {plural(federation.clients, 'client')}, d = {sizes_text(task)}"
+    )
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def train_plans(
     settings = [p.make_settings() for p in plans]
     federation = data_of(plans)
     output.check_clients(federation, settings[0])
-    task = plans[0].make_task(federation)
+    task = plans[0].make_tasks(federation)
     rounds = [s.seeds * s.rounds for s in settings]
     total = sum(rounds) + saved["baselines"] * rounds[0]
     with output.meter(total) as meter, resumable(directory):
