@@ -153,6 +153,20 @@ def test_the_same_command_runs_only_what_is_missing(small, tmp_path, trained):
     assert list(json.loads((tmp_path / "leaderboard.json").read_text())["methods"]) == NAMES
 
 
+def test_one_case_may_be_run_alone_and_the_others_are_kept(small, tmp_path, trained):
+    stored = json.loads((small / "leaderboard.json").read_text())
+    stored["cases"]["other"] = stored["cases"]["digits"]
+    (tmp_path / "leaderboard.json").write_text(json.dumps(stored))
+    cases = {"other": DIGITS, "digits": DIGITS}
+    runs = Runs(tmp_path / "runs", 1)
+    _, kept = written(tmp_path, "quick", cases, TINY, NAMES[:1], runs, ["digits"])
+    rows = json.loads(kept.read_text())["cases"]
+    assert list(rows) == ["other", "digits"] and trained == []
+    assert list(rows["digits"]["methods"]) == NAMES[:1] and list(rows["other"]["methods"]) == NAMES
+    with pytest.raises(SettingError, match="only: 'digit' is unknown; did you mean 'digits'"):
+        written(tmp_path, "quick", cases, TINY, NAMES, runs, ["digit"])
+
+
 def test_a_changed_default_is_run_again(small, tmp_path, trained, monkeypatch):
     (tmp_path / "leaderboard.json").write_text((small / "leaderboard.json").read_text())
     before = leaderboard.candidates

@@ -13,6 +13,7 @@ import numpy as np
 
 from idiolect import METHODS, interval, paired_difference
 
+from ..experiments import unknown
 from ..marks import Figure
 from ..page import Row, table, write_page
 from ..published import read_table
@@ -420,10 +421,10 @@ def page_of(stored: Row) -> str:
     )
 
 
-def write(folder: Path, scale: str) -> list[Path]:
+def write(folder: Path, scale: str, only: Sequence[str] = ()) -> list[Path]:
     """Run what is missing, and write the page and its figures after every row."""
     runs = scaled_runs(folder, NAME, scale, jobs=1)
-    return written(folder, scale, CASES[scale], SIZES[scale], list(METHODS), runs)
+    return written(folder, scale, CASES[scale], SIZES[scale], list(METHODS), runs, only)
 
 
 def written(
@@ -433,19 +434,23 @@ def written(
     size: BoardSize,
     names: Sequence[str],
     runs: Runs,
+    only: Sequence[str] = (),
 ) -> list[Path]:
     """The page and its figures; rows of another scale are not kept."""
+    for title in only:
+        if title not in cases:
+            raise unknown(title, cases, "only")
     path = folder / f"{NAME}.json"
     before = json.loads(path.read_text("utf-8")) if path.exists() else {}
     rows = before.get("cases", {}) if before.get("scale") == scale else {}
     paths: list[Path] = []
-    for done in measure(cases, size, rows, names, runs):
+    for done in measure(cases, size, rows, names, runs, only):
         stored = {
             "scale": scale,
             "size": asdict(size),
             "methods": list(names),
             "planned": list(cases),
-            "cases": done,
+            "cases": {title: done[title] for title in cases if title in done},
         }
         paths = write_page(folder, NAME, page_of(stored), stored)
     return paths
