@@ -8,6 +8,7 @@ import pytest
 import idiolect as il
 from idiolect.core.knobs import SettingError
 from idiolect.run.cross_client import circle_shifts
+from idiolect.study import Stock, run_many
 
 DATA = il.data.load("digits", clients=6, classes_per_client=2)
 TASK = il.Task(partial(il.models.make, "mlp", DATA.shape, DATA.classes, hidden="8"))
@@ -83,6 +84,14 @@ def test_each_seed_has_its_own_rows_and_a_split_may_be_named():
     result = trained(seeds=2)
     assert [row["seed"] for row in result.cross_client_table(1)] == [0] * 6 + [1] * 6
     assert "valid_accuracy" in result.cross_client_table(1, "valid")[0]
+
+
+def test_a_study_may_keep_the_rows_of_its_runs():
+    plan = il.Plan.of("ditto", settings={"rounds": 3})
+    sweep = run_many([plan], Stock({"": DATA}, {"": TASK}), [0], jobs=1, keep=("cross_client",))
+    (summary,) = sweep.summaries.values()
+    expected = trained("ditto", threads=1).cross_client_table()
+    assert summary["cross_client"] == expected
 
 
 @pytest.mark.parametrize(
