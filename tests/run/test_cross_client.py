@@ -12,7 +12,7 @@ from idiolect.study import Stock, run_many
 
 DATA = il.data.load("digits", clients=6, classes_per_client=2)
 TASK = il.Task(partial(il.models.make, "mlp", DATA.shape, DATA.classes, hidden="8"))
-KINDS = ("local", "fedavg", "finetune", "ditto", "pfedhn", "fedamp", "knn-per", "fedem", "fedrod")
+KINDS = ("local", "fedavg", "finetune", "ditto", "fedamp", "knn-per", "fedem", "fedrod")
 
 
 def trained(method="local", federation=DATA, **settings):
