@@ -51,6 +51,13 @@ def test_capped_clients_keep_so_many_of_their_own_samples_in_order():
     assert whole.capped({"train": 10**6}).fingerprint() == whole.fingerprint()
 
 
+def test_capped_data_are_capped_again_under_another_seed_of_theirs():
+    few = data.load("digits", clients=5).capped({"train": 9})
+    again = data.load("digits", clients=5, seed=2).capped({"train": 9})
+    assert few.redrawn(2).fingerprint() == again.fingerprint() != few.fingerprint()
+    assert few.without("test").redrawn(2).fingerprint() == again.without("test").fingerprint()
+
+
 @pytest.mark.parametrize("most", [{"train": 0}, {"training": 5}])
 def test_what_cannot_be_kept_is_refused(most):
     with pytest.raises(SettingError, match=r"most must give a number >= 1 .*, got"):

@@ -271,7 +271,8 @@ the nearest is 13
         """The same data set under another seed of its own: another partition, or another split.
 
         For data of `idiolect.data.load`, by a name or a function with an option `seed`, as they
-        were loaded: a copy that was changed since cannot be drawn again.
+        were loaded, or with fewer samples (`capped`): a copy that was changed otherwise cannot be
+        drawn again.
 
         >>> from . import load
         >>> one = load("digits", clients=5, seed=0)
@@ -286,7 +287,7 @@ the nearest is 13
         """At most `most[split]` samples of each client in the splits named, drawn at random.
 
         Samples stay in their split and in their order; another seed draws others. A client that
-        has fewer keeps what it has.
+        has fewer keeps what it has. Drawn again (`redrawn`), the data are capped alike.
 
         >>> from . import load
         >>> few = load("synthetic", clients=3).capped({"train": 10, "valid": 2})
@@ -313,7 +314,10 @@ the nearest is 13
             within = torch.arange(count) - (offsets[:-1] - low)[client]
             rows[split] = low + order[within < most[split]].sort().values
             sizes[split] = sizes[split].clamp(max=most[split])
-        return self._select(rows, sizes)
+        few = self._select(rows, sizes)
+        if self.draw is None:
+            return few
+        return few.with_draw(self.draw.then(lambda federation: federation.capped(most, seed)))
 
     @property
     def public_samples(self) -> int:

@@ -406,6 +406,14 @@ class Host:
             self._each_personal(version, message, "test", tally, rows)
         return tally.scores(self.wire_ids[rows])
 
+    def evaluate_others(self, models: Personal, wire_ids: Tensor, split: str) -> Scores:
+        """Scores of models of other clients, one for each of these clients, on their data."""
+        rows = self.rows(wire_ids)
+        sums = self._evaluator(split).blank()
+        self._evaluator(split).personal(models, rows, sums)
+        nothing = torch.zeros(self.data.clients, dtype=torch.int64)
+        return self._scores(split, sums, rows, nothing, None)
+
     def each_sample(
         self, version: int, message: DownMessage, split: str
     ) -> tuple[Tensor, Tensor]:  # -> float64[n], float64[n]

@@ -43,6 +43,9 @@ class HostLike(Protocol):
     def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Personal:
         """What some clients predict with: x[K, d], or rows."""
 
+    def evaluate_others(self, models: Personal, wire_ids: Tensor, split: str) -> Scores:
+        """Scores of models of other clients, one for each of these clients, on their data."""
+
     def each_sample(self, version: int, message: DownMessage, split: str) -> tuple[Tensor, Tensor]:
         """Hits and loss of every sample of a split."""
 
@@ -150,6 +153,9 @@ class RemoteHost:
     def personal_rows(self, version: int, message: DownMessage, wire_ids: Tensor) -> Personal:
         return self.local.personal_rows(version, message, wire_ids)
 
+    def evaluate_others(self, models: Personal, wire_ids: Tensor, split: str) -> Scores:
+        return self.local.evaluate_others(models, wire_ids, split)
+
     def each_sample(self, version: int, message: DownMessage, split: str) -> tuple[Tensor, Tensor]:
         return self.local.each_sample(version, message, split)
 
@@ -232,7 +238,8 @@ class SiteProxy:
             "idiolect host export"
         )
 
-    personal = personal_rows = each_sample = each_output = all_rows = digest = adopt = _at_owner
+    personal = personal_rows = evaluate_others = each_sample = each_output = _at_owner
+    all_rows = digest = adopt = _at_owner
 
     def save(self, folder: Path) -> None:
         """No-op: sites keep their own state."""

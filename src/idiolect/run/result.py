@@ -31,6 +31,7 @@ from ..server.roster import Roster
 from ..task.initial import constants
 from ..task.task import Task
 from .adapter_export import write_adapter
+from .cross_client import cross_client_rows
 from .directory import RunDirectory
 from .divergence import TIMES
 from .identity import RunIdentity
@@ -124,6 +125,19 @@ class Result:
     def clients_table(self) -> list[dict[str, Any]]:
         """One row per seed and client."""
         return self.record.clients_table()
+
+    def cross_client_table(self, others: int = 10, split: str = "test") -> list[dict[str, Any]]:
+        """One row per seed and client: how its own model does on the data of other clients.
+
+        Means over the other clients that it meets: `others` of them, drawn at random, or all with
+        0. Models are needed, and are in memory together; malicious and held-out clients are left
+        out. Methods that train before use do so for the models' owners, on their data.
+        """
+        return [
+            row
+            for s in self.record.seeds
+            for row in cross_client_rows(self.session(s.seed), others, split)
+        ]
 
     def over_seeds(self, key: str, split: str = "test") -> list[float]:
         """A final figure, seed by seed."""

@@ -117,6 +117,7 @@ TABLES: dict[str, Callable[[Result], list[Any]]] = {
     "by_round": Result.rounds_table,
     "by_client": Result.clients_table,
     "valid_by_client": _valid_by_client,
+    "cross_client": Result.cross_client_table,
 }
 
 
@@ -201,7 +202,8 @@ def run_many(
 
     `stock` has the data and models that the plans name. `manifest` describes the runs in their
     directory. With `keep`, the summary of every run also has its evaluated rounds ("by_round"), its
-    clients ("by_client"), or the rows of a `Recorder`.
+    clients ("by_client"), their models on the data of others ("cross_client"), or the rows of a
+    `Recorder`.
     """
     if not len(seeds):
         raise SettingError("seeds must be at least 1, got 0")
