@@ -246,7 +246,9 @@ class Method(Knobs):
         A method that has it returns a State of rows from `personal`: models of a mixture,
         prototypes, neighbours.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define predict")
+        raise NotImplementedError(
+            f"{type(self).__name__} must define predict, because personal returned rows by name"
+        )
 
     # -- what others may ask ---------------------------------------------------------------------
     def reference(self, task: Task, down: State) -> State:

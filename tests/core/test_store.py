@@ -173,7 +173,7 @@ def test_saved_rows_load_into_a_new_store(limit, tmp_path):
 def test_rows_of_another_shape_or_dtype_are_refused_and_nothing_changes(limit, rows, tmp_path):
     s = store(limit, tmp_path)
     before = everything(s)
-    with pytest.raises(ValueError, match=r"private '[xn]'"):
+    with pytest.raises(ValueError, match=r"rows '[xn]'"):
         s.write(torch.tensor([0, 1]), 0, rows)
     assert (
         all(torch.equal(t, before[n]) for n, t in everything(s).items())

@@ -6,6 +6,7 @@ import torch
 
 import idiolect as il
 from idiolect.methods.fedfomo import affinities
+from idiolect_papers.own.memory import Live
 from methods.common import Case, N, assert_equals, assert_leaves, every_batching, every_model
 from reference import setting
 from reference.cfl import cfl
@@ -73,6 +74,22 @@ def test_a_mixture_is_never_beyond_the_models_it_is_made_of():
     u = method.address(task, server, torch.arange(3))["w"]
     expected = torch.tensor([[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]])
     torch.testing.assert_close(u[:, :3], expected)
+
+
+def test_fedamp_of_a_thousand_clients_holds_a_few_times_their_models():
+    """No array of N² d numbers, which would be 8 GB here; the models of all are 8 MB."""
+    n, features = 1000, 200
+    data = il.Federation.from_arrays(
+        np.ones((2 * n, features), dtype=np.float32),
+        np.arange(2 * n) % 10,
+        np.repeat(np.arange(n), 2),
+        split=np.resize(["train", "test"], 2 * n),
+    )
+    task = il.Task(lambda: torch.nn.Linear(features, 10))
+    settings = {"rounds": 2, "sample": n, "batch": 1, "eval_every": 0}
+    with Live() as live:
+        il.run(il.FedAmp(steps=1), task, data, **settings)
+    assert live.peak < 15 * n * task.d * 4  # bytes
 
 
 # -- pFedHN ----------------------------------------------------------------------------------------
@@ -152,7 +169,7 @@ def test_cfl_finds_clients_that_label_the_other_way():
     data = il.Federation.from_arrays(X.reshape(-1, 5), y.ravel(), np.repeat(np.arange(8), 40))
     settings = {"rounds": 40, "eval_every": 0}
     together = il.run(il.FedAvg(), lambda: torch.nn.Linear(5, 2), data, **settings)
-    grouped = il.run(il.Cfl(), lambda: torch.nn.Linear(5, 2), data, **settings)
+    grouped = il.run(il.Cfl(eps1=0.1), lambda: torch.nn.Linear(5, 2), data, **settings)
     groups = grouped.session().server.rows.all()["group"][:, 0]
     assert groups.tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
     assert (

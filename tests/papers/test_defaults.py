@@ -2,11 +2,15 @@
 
 import dataclasses
 import json
+import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from idiolect.methods import METHODS, make_method
+import idiolect as il
+from idiolect.methods import METHODS, equal_to, make_method
+from idiolect_papers import EXPERIMENTS
 from idiolect_papers.own import defaults
 from idiolect_papers.own.defaults import (
     FEDERATIONS,
@@ -25,8 +29,7 @@ from idiolect_papers.own.defaults import CandidateScore as Score
 
 DOCS = Path(__file__).parents[2] / "docs"
 STORED = json.loads((DOCS / "defaults.json").read_text())
-LORA = {"fedit", "ffa-lora", "fedsa-lora", "dual-lora"}  # the federations' models have no adapters
-OTHER_NAMES = {"lp-proj-1", "lp-proj-2", "feddeper*"} | LORA
+OTHER_NAMES = {"lp-proj-1", "lp-proj-2", "feddeper*", "heurfedamp"}  # of methods that have a grid
 
 
 # -- the rule -----------------------------------------------------------------------------------
@@ -51,6 +54,15 @@ def test_every_method_has_a_grid_and_the_stored_grids_are_those_of_the_code():
     for name, grid in GRIDS.items():
         assert STORED["grids"][name]["candidates"] == list(grid.candidates), name
         assert STORED["grids"][name]["variants"] == list(grid.variants), name
+
+
+def test_no_setting_of_a_grid_makes_a_method_another_one():
+    """Such as Local: a default must make a method do what it is for."""
+    task = il.Task(lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="32"))
+    for name, grid in GRIDS.items():
+        for candidate, variant in product(grid.candidates, grid.variants):
+            method = make_method(name, **candidate, **variant)
+            assert equal_to(method, task) == "", (name, candidate)
 
 
 def test_at_least_six_federations_decided():
@@ -97,7 +109,7 @@ def test_collaboration_helps_on_some_federations_and_not_on_all():
 
 
 def test_every_method_is_compared_where_collaboration_helps():
-    everyone = set(METHODS) - {"lp-proj", "local", *NOT_SEARCHED} - LORA
+    everyone = set(METHODS) - {"lp-proj", "local", *NOT_SEARCHED}
     for row in STORED["local"].values():
         assert set(row["methods"]) == (everyone if row["helps"] else set())
 
@@ -161,6 +173,27 @@ def test_a_small_grid_writes_its_page_and_a_second_start_runs_nothing_again(tmp_
     monkeypatch.setattr(GridRun, "train", refuse)
     defaults.write(tmp_path, **SMALL)
     assert text.read_text() == before and json.loads(figures.read_text()) == stored
+
+
+def test_only_grids_that_are_not_stored_are_run(tmp_path, monkeypatch):
+    shutil.copy(DOCS / "defaults.json", tmp_path)
+    seen = []
+
+    def outcome(self):
+        seen.append(self.method)
+        return {"accuracy": 0.5, "gradients": 1.0, "bytes": 1, "cpu": 0.0}
+
+    monkeypatch.setattr(GridRun, "train", outcome)
+    text, figures = EXPERIMENTS["defaults-missing"](tmp_path)
+    assert seen == [] and text.read_text() == page(STORED)
+    missing = json.loads(figures.read_text())
+    del missing["grids"]["slowmo"]
+    figures.write_text(json.dumps(missing))
+    _, figures = defaults.write_missing(tmp_path, workers=1)
+    stored = json.loads(figures.read_text())
+    assert set(seen) == {"slowmo", "local"}
+    assert stored["grids"]["slowmo"]["regrets"] == [0.0] * len(GRIDS["slowmo"].candidates)
+    assert stored["grids"] | {"slowmo": None} == STORED["grids"] | {"slowmo": None}
 
 
 def test_forms_begin_where_the_labels_repeat():

@@ -268,6 +268,12 @@ class Knobs:
         cls.__doc__ = "\n".join([inspect.cleandoc(text), "", "Fields:", *lines])
 
     def __post_init__(self) -> None:
+        for name, value in vars(type(self)).items():
+            if isinstance(value, dataclasses.Field):
+                raise SettingError(
+                    f"{type(self).__name__} must be decorated with @dataclass(frozen=True): "
+                    f"without it {name} is no field"
+                )
         kinds = kinds_of(type(self))
         for f in dataclasses.fields(self):
             if f.metadata:

@@ -272,8 +272,8 @@ class Store:
             had = self.rows[name]
             if t.shape[1:] != had.shape[1:] or t.dtype != had.dtype or len(t) != len(ids):
                 raise ValueError(
-                    f"private {name!r} became {t.dtype}{tuple(t.shape)}; "
-                    f"rows were {had.dtype}{tuple(had.shape[1:])}"
+                    f"rows {name!r} became {t.dtype}{tuple(t.shape)}; "
+                    f"they were {had.dtype}{tuple(had.shape[1:])}"
                 )
 
     def _all(self, ids: Tensor) -> bool:

@@ -69,7 +69,10 @@ class AsyncWork:
             version = int(versions[some].max())
             here = host.here(mine, version, batch=batch, turns=turns[some].numpy())
             down = downs[0] if len(orders) == 1 else _stacked(downs, at[some])
-            up, after = method.update(host.contract.task, down, host.store.read(mine), here)
+            private = host.store.read(mine)
+            up, after = host.contract.checked(
+                method.update(host.contract.task, down, private, here), private, len(mine)
+            )
             self._keep(self.private, mine, version, after)
             messages, values = self._send(mine, versions[some].numpy(), turns[some], down, up)
             none = torch.zeros_like(here.tally)

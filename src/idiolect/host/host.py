@@ -144,9 +144,11 @@ class Host:
         for number, rows in enumerate(chunks, 1):
             here = self.here(rows, contract.round_of(order.version), purpose, batch)
             down = received.of(self.wire_ids[rows])
-            up, after = method.update(
-                contract.task, down, self.store.read(rows, order.version), here
+            private = self.store.read(rows, order.version)
+            up, after = contract.checked(
+                method.update(contract.task, down, private, here), private, len(rows)
             )
+            del private
             self.store.write(rows, order.version, after)
             gradients = here.tally
             none = torch.zeros_like(gradients)

@@ -33,7 +33,7 @@ class ByzVrMarina(Method):
         fixed_step="clients send gradients: the step is the server's",
     )
 
-    lr: float = knob(0.3, "γ, step size", above=0)
+    lr: float = knob(1.0, "γ, step size", above=0)
     p: float = knob(0.2, "chance of a round with gradients in place of differences", low=0, high=1)
     anchor_batches: int = knob(
         4, "mini-batches of such a gradient; it is the full one with batching=full", low=1

@@ -40,7 +40,7 @@ class Cfl(FedAvg):
 
     weighting: str = knob("equal", "the mean of a group", choices=("equal", "samples"))
     eps1: float = knob(
-        0.1,
+        0.4,
         "ε1: a group may be divided once its mean change is below this part of its largest so far",
         low=0,
     )

@@ -34,7 +34,7 @@ class FedAla(FedAvg):
         reductions={"weight_lr": "this is FedAvg", "steps": "no model is trained"},
     )
 
-    lr: float = knob(0.1, "α, step size of local SGD", above=0)
+    lr: float = knob(0.3, "α, step size of local SGD", above=0)
     steps: int = steps_knob(20, "SGD steps per round")
     weight_lr: float = knob(1.0, "η, step size of the weights W", low=0)
     weight_steps: int = knob(1, "steps on W before each local training", low=0)

@@ -44,7 +44,7 @@ class FedAmp(LocalSgd):
     lr: float = knob(0.1, "step size", above=0)
     steps: int = steps_knob(20, "SGD steps per round")
     epochs: int = epochs_knob()
-    lam: float = knob(0.1, "λ / α of the paper, pull of each model to its mixture", low=0)
+    lam: float = knob(1.0, "λ / α of the paper, pull of each model to its mixture", low=0)
     share: float = knob(
         0.5,
         "what all others weigh together: α A'(0) (N - 1) while models are equal, or with "
@@ -58,7 +58,7 @@ class FedAmp(LocalSgd):
         choices=("distance", "cosine"),
     )
     sigma: float = knob(
-        1.0,
+        10.0,
         "σ: at a squared distance of σ a model weighs 1/e of an equal one; with "
         "attention='cosine' weights are in proportion to exp(σ cos)",
         above=0,

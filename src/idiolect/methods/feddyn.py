@@ -33,8 +33,8 @@ class FedDyn(Method):
         reductions={"steps": "no model is trained"},
     )
 
-    lr: float = knob(0.1, "step size of local SGD", above=0)
-    steps: int = steps_knob(20, "SGD steps per round")
+    lr: float = knob(0.3, "step size of local SGD", above=0)
+    steps: int = steps_knob(5, "SGD steps per round")
     epochs: int = epochs_knob()
     alpha: float = knob(0.1, "α, weight of the dynamic regulariser", above=0)
 

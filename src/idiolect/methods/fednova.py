@@ -36,7 +36,7 @@ class FedNova(Averaging):
     lr: float = knob(0.3, "η, step size of local SGD", above=0)
     steps: int = steps_knob(5, "SGD steps per round")
     epochs: int = knob(
-        5, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
+        1, "passes over the client's data per round, in place of steps; 0 = use steps", low=0
     )
     weighting: str = knob("samples", "p_i, of the server's mean", choices=("samples", "equal"))
 

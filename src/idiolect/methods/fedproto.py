@@ -95,8 +95,7 @@ class FedProto(LocalSgd):
         w = self.sgd(task, private["w"], here, self.lr, self.steps, self.epochs, extra=extra)
         x = here.complete(w)
         up = here.of_training_samples(lambda k, samples: self.prototypes(task, x[k], samples))
-        blank = {n: w.new_zeros(here.rows, m) for n, m in self.message(task).items()}
-        return blank | up, {"w": w}
+        return up, {"w": w}
 
     def tie(self, run: Pass, rows: State) -> Tensor:
         """λ d(C_j, C̄_j), summed over the classes of the mini-batch [K]; or for each sample [K, B].

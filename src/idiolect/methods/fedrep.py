@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..core.knobs import knob
 from .fedalt import FedAlt
-from .options import WEIGHTINGS
+from .options import WEIGHTINGS, steps_knob
 from .partial import part_knob
 
 
@@ -22,6 +22,9 @@ class FedRep(FedAlt):
 
     traits = FedAlt.traits
 
+    lr: float = knob(0.1, "step size of the shared body", above=0)
+    private_lr: float = knob(0.1, "step size of the private head", above=0)
+    steps: int = steps_knob(20, "steps on the shared body per round")
     # ClientUpdate: for s = 1 ... τ: h_i <- GRD(f_i(h_i, φ), h_i, α); then φ_i <- GRD(f_i, φ, α)
     private_steps: int = knob(
         10,

@@ -72,8 +72,8 @@ class FedRod(Averaging):
             counts = in_classes(samples.targets, samples.weights, classes).sum(1)
             return {"log_shares": counts.log()}
 
-        alike = {"log_shares": x.new_zeros(here.rows, classes)}  # of clients without samples
-        balanced = Term(_balanced, rows=alike | here.of_training_samples(log_shares), loss=0.0)
+        # of clients without samples all classes are alike
+        balanced = Term(_balanced, rows=here.of_training_samples(log_shares), loss=0.0)
         by_x = here.optimise.begin("w", x, self.lr) if here.optimise else None
         by_head = here.optimise.begin("head", head, self.personal_lr) if here.optimise else None
         for active in turns(here, self.steps, self.epochs):

@@ -35,9 +35,9 @@ class FedSplit(Method):
     )
 
     lr: float = knob(0.1, "step size of the solver of the proximal problem", above=0)
-    steps: int = steps_knob(20, "its gradient steps per round")
+    steps: int = steps_knob(5, "its gradient steps per round")
     epochs: int = epochs_knob()
-    s: float = knob(1.0, "s, step size of the proximal operator", above=0)
+    s: float = knob(0.3, "s, step size of the proximal operator", above=0)
 
     def weigh(self, samples: Tensor) -> Tensor:
         return torch.ones_like(samples)

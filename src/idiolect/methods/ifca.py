@@ -38,7 +38,7 @@ class Ifca(FedAvg):
         reductions={"clusters=1": "this is FedAvg", "steps": "no model is trained"},
     )
 
-    clusters: int = knob(3, "k, how many shared models; 1 is FedAvg", low=1)
+    clusters: int = knob(2, "k, how many shared models; 1 is FedAvg", low=1)
     choice_batches: int = knob(1, "mini-batches on which a client compares the models", low=1)
     weighting: str = knob("samples", "the server's mean", choices=("samples", "equal"))
 

@@ -73,10 +73,7 @@ class KnnPer(FedAvg):
             return {"features": features, "labels": labels(samples.targets), "exists": exists}
 
         lam = x.new_full((here.rows, 1), self.lam)
-        memory = here.of_training_samples(remember)
-        if not memory:  # nobody here has samples
-            memory = remember(torch.arange(here.rows), here.training_samples())
-        rows = {"x": x, "lam": lam} | memory
+        rows = {"x": x, "lam": lam} | here.of_training_samples(remember)
         return rows | {"lam": self._best(rows, here)} if self.grid else rows
 
     def _best(self, rows: State, here: Here) -> Tensor:  # -> [K, 1]

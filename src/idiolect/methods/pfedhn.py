@@ -41,8 +41,8 @@ class PFedHn(LocalSgd):
         reductions={"steps": "no model is trained"},
     )
 
-    lr: float = knob(0.1, "α, step size of the clients' models", above=0)
-    steps: int = steps_knob(20, "K, SGD steps per round")
+    lr: float = knob(0.3, "α, step size of the clients' models", above=0)
+    steps: int = steps_knob(5, "K, SGD steps per round")
     epochs: int = epochs_knob()
     hyper_lr: float = knob(0.1, "step size of the hypernetwork and of the embeddings", above=0)
     embedding: int = knob(24, "numbers of a client's embedding v", low=1)

@@ -63,6 +63,12 @@ class Contract:
     def addressed(self) -> Schema:
         """What a message down to a single client holds, beside the one to all."""
         state = self.method.address(self.task, self._blank_server(), torch.zeros(1).long())
+        for name, t in state.items():
+            if t.shape[:1] != (1,):
+                raise SettingError(
+                    f"address must return a row for each client, [K, ...], got {name!r} of shape "
+                    f"{tuple(t.shape)} for one client"
+                )
         parts = tuple((n, tuple(t.shape[1:]), t.dtype) for n, t in sorted(state.items()))
         if names := {n for n, _, _ in parts} & {n for n, _, _ in self.down.parts}:
             raise SettingError(
@@ -83,7 +89,34 @@ class Contract:
     def _blank_server(self) -> State:
         """The state of a server that knows one client, before the first round."""
         rows = self.method.server_rows(self.task, np.zeros(1, dtype=np.uint64))
-        return self.method.server(self.task) | rows
+        state = self.method.server(self.task)
+        if names := rows.keys() & state.keys():
+            raise SettingError(
+                f"server_rows must keep other parts than server, got {min(names)!r} from both; a "
+                "server that keeps rows alone returns {} from server"
+            )
+        return state | rows
+
+    def checked(self, result: Any, private: State, clients: int) -> tuple[State, State]:
+        """What the method's `update` has returned for so many clients, if it is as declared."""
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise SettingError(
+                "update must return a pair, (message up, new private rows), "
+                f"got {type(result).__name__}"
+            )
+        up, after = result
+        shapes = {name: tuple(t.shape) for name, t in up.items()}
+        declared = {name: (clients, *shape) for name, shape, _ in self.up.parts}
+        if shapes != declared:
+            raise SettingError(
+                f"update must send the parts that message declares, {declared}, got {shapes}"
+            )
+        if after.keys() != private.keys():
+            raise SettingError(
+                "update must return private rows of the same names as private, "
+                f"{', '.join(private) or 'none'}, got {', '.join(after) or 'none'}"
+            )
+        return up, after
 
     def reference(self, method: Method, down: State) -> State:
         """What the receiver of a message knows of it: of all clients, or as rows of each.

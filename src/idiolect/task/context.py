@@ -133,8 +133,11 @@ class Here:
         lines of unlike lengths are filled up with zeros.
         """
         groups = [(rows, compute(rows, batch)) for rows, batch in self._batches.groups()]
+        if not groups:  # nobody here has samples: zeros in the form that they would have
+            blank = compute(torch.arange(self.rows), self.training_samples())
+            return {name: torch.zeros_like(t) for name, t in blank.items()}
         out: State = {}
-        for name, like in groups[0][1].items() if groups else ():
+        for name, like in groups[0][1].items():
             shape = torch.tensor([group[name].shape[1:] for _, group in groups]).amax(0).tolist()
             out[name] = like.new_zeros(self.rows, *shape)
             for rows, group in groups:

@@ -292,6 +292,11 @@ class Task:
 
         `extra`: what a method adds to the loss.
         """
+        if x.dim() != 2:
+            raise SettingError(
+                "x must be rows [K, d], a model for each client, got one tensor of shape "
+                f"{tuple(x.shape)}; w.expand(here.rows, -1) is w for each"
+            )
         if self._trial is None:
             self._try_batch(batch)
         batch.tally.add_(1 if batch.active is None else batch.active.cpu())

@@ -37,6 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..channels import Channel
 from ..core import streams
 from ..core.knobs import SettingError, build
 from ..core.types import State, first, prefixed
@@ -49,6 +50,7 @@ from ..run.result import Result
 from ..run.run import run
 from ..run.session import Session
 from ..run.settings import Settings as RunSettings
+from ..server.protocol import Contract
 from ..task.context import Here
 from ..task.task import Task
 from .probes import FixedRule, PlainMean, WatchedTask
@@ -162,14 +164,16 @@ def pure(method: Method, settings: Settings) -> None:
     before = {name: _copy(state) for name, state in states.items()}
 
     here = bench.here()
-    up, rows = method.update(task, down, private, here)
-    x = method.personal(task, down, rows, here)
-    message = {name: t.shape[1] for name, t in up.items()}
-    assert message == method.message(task), "the message is not what `message` declares"
-    assert all(len(t) == bench.clients and t.dtype == task.dtype for t in up.values()), (
-        "a message needs one row per client, in the task's dtype"
+    up, rows = bench.contract.checked(
+        method.update(task, down, private, here), private, bench.clients
     )
-    assert _form(rows) == _form(private), "private rows changed form"
+    assert all(t.dtype == task.dtype for t in up.values()), (
+        f"a message must be in the task's dtype, {task.dtype}"
+    )
+    assert _form(rows) == _form(private), (
+        f"private rows changed form: they were {_form(private)}, and update returned {_form(rows)}"
+    )
+    x = method.personal(task, down, rows, here)
     if isinstance(x, Tensor):
         expected = (bench.clients, task.d)
         assert x.shape == expected, f"personal models are {tuple(x.shape)}, expected {expected}"
@@ -183,7 +187,10 @@ def pure(method: Method, settings: Settings) -> None:
     if up:
         messages = _copy(up)
         after = method.aggregate(task, server, up, bench.rule())
-        assert _form(server | after) == _form(server), "server state changed form"
+        assert _form(server | after) == _form(server), (
+            f"server state changed form: it was {_form(server)}, and aggregate returned "
+            f"{_form(after)}"
+        )
         assert _equal(up, messages), "aggregate changed the messages in place"
     for name, state in states.items():
         assert _equal(state, before[name]), f"{name} was changed in place"
@@ -243,7 +250,8 @@ def combined(method: Method, settings: Settings) -> None:
         for name, t in states[0].items():
             assert torch.equal(t, state[name]), (
                 f"server {name!r} depends on the messages in another way than through `rule`: "
-                "a robust rule would have no effect"
+                "a robust rule would have no effect; combine rows by rule(...), or say in "
+                "Traits.uncombined why not"
             )
     for before, after in zip(rules[0].rows, rules[1].rows, strict=False):
         for name, t in before.items():
@@ -397,7 +405,11 @@ def no_data(method: Method, settings: Settings) -> None:
         assert torch.equal(t, state_of(among)[name]), f"server {name!r} differs"
     server_rows = server_rows_of(among)
     for name, t in server_rows_of(without).items():
-        assert torch.equal(t, server_rows[name][others]), f"server {name!r} differs"
+        gap = _gap(t, server_rows[name][others])
+        assert not gap, (
+            f"server {name!r} differs by {gap:.0e}: take only rows of clients that were heard, as "
+            "a product with more rows, be they of weight 0, differs in its last bits"
+        )
     rows = private_of(among)
     for name, t in private_of(without).items():
         assert torch.equal(t, rows[name][others]), f"private {name!r} differs"
@@ -480,6 +492,7 @@ class _Bench:
         self.settings = settings
         self.task = _bound(method, settings)
         self.data = (data or _data(settings)).to(self.task.device, self.task.dtype)
+        self.contract = Contract(method, self.task, Channel(), 0)
         self.clients = self.data.clients
         self.keys = streams.name_keys(self.data.names)
 

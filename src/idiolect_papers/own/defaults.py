@@ -13,7 +13,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -243,7 +243,11 @@ class GridRun(Work):
 Outcome = dict[str, Any]  # of a run
 
 # names that stand for a variant of a method of the grids
-NAMES = {"lp-proj": ("lp-proj-1", "lp-proj-2"), "feddeper": ("feddeper", "feddeper*")}
+NAMES = {
+    "lp-proj": ("lp-proj-1", "lp-proj-2"),
+    "feddeper": ("feddeper", "feddeper*"),
+    "fedamp": ("fedamp", "heurfedamp"),
+}
 TITLE = "digits, iid"
 TIED = (21, 150, 600, 1200, 2410)  # d_sub; the last is d, tied by the identity
 # RSA is p = 1 with all of R^d tied. Its default has this λ, and its server, which adds what 10
@@ -262,11 +266,22 @@ class DefaultsStudy:
     seeds: int = SEEDS
     checked: int = CHECKED
     workers: int = 2
+    earlier: Row = field(default_factory=dict)  # the figures of grids that need not be run again
 
     def results(self, todo: Sequence[GridRun]) -> dict[GridRun, Outcome]:
         """Stored before or run now."""
         with job_progress(todo) as bar:
             return finish(todo, self.path, self.workers, bar.report)
+
+    def has(self, grid: Grid) -> bool:
+        """Whether the earlier figures have all cells of this grid."""
+        earlier = self.earlier.get("grids", {}).get(grid.method, {})
+        return (
+            earlier.get("candidates") == list(grid.candidates)
+            and earlier["variants"] == list(grid.variants)
+            and list(earlier["cells"])
+            == [cell_name(title, v) for v in grid.variants for title in self.federations]
+        )
 
     def choose(self, grids: Sequence[Grid]) -> dict[str, Row]:
         """Every cell of every grid, and the rule's choice, as plain data by method."""
@@ -280,6 +295,7 @@ class DefaultsStudy:
                 for title in self.federations
             }
             for grid in grids
+            if not self.has(grid)
         }
         every = [
             job
@@ -291,6 +307,9 @@ class DefaultsStudy:
         results = self.results(every)
         stored = {}
         for grid in grids:
+            if self.has(grid):
+                stored[grid.method] = self.earlier["grids"][grid.method]
+                continue
             cells = {
                 name: [_cell([results[job] for job in by_seed]) for by_seed in column]
                 for name, column in jobs[grid.method].items()
@@ -331,9 +350,11 @@ class DefaultsStudy:
         self, pairs: Sequence[tuple[str, str]], fields: Mapping[str, Fields], equal: bool
     ) -> dict[tuple[str, str], Row]:
         """Methods on federations less Local: with equal gradients, or as it was chosen."""
+        known = {pair: self._earlier_row(*pair, equal) for pair in pairs}
         mine = {
             (name, title): self._test_runs(title, name, _fields(name, fields), self.rounds)
             for name, title in pairs
+            if not known[name, title]
         }
         outcomes = self.results([job for jobs in mine.values() for job in jobs])
         alone = {}
@@ -344,10 +365,18 @@ class DefaultsStudy:
             local = {**fields["local"], "steps": steps}
             alone[name, title] = self._test_runs(title, "local", local, rounds)
         outcomes |= self.results([job for jobs in alone.values() for job in jobs])
-        return {
+        new = {
             pair: _difference([outcomes[j] for j in mine[pair]], [outcomes[j] for j in alone[pair]])
-            for pair in pairs
+            for pair in mine
         }
+        return {pair: known[pair] or new[pair] for pair in pairs}
+
+    def _earlier_row(self, name: str, title: str, equal: bool) -> Row:
+        """The earlier difference, if the method's grid and Local's are the same; else nothing."""
+        if not (self.has(GRIDS["local"]) and self.has(GRIDS[_grid_of(name)])):
+            return {}
+        row = self.earlier["local"].get(title, {})
+        return row.get("methods", {}).get(name, {}) if equal else row.get("fedavg", {})
 
     def _test_runs(self, title: str, method: str, fields: Fields, rounds: int) -> list[GridRun]:
         options = {"part": "test", "rounds": rounds}
@@ -362,6 +391,8 @@ class DefaultsStudy:
         """
         if "lp-proj" not in fields:
             return []
+        if self.has(GRIDS["lp-proj"]) and [r["dim"] for r in self.earlier["tied"]] == list(dims):
+            return self.earlier["tied"]
         d = task_of(TITLE, make_method("lp-proj")).d
         jobs = {}
         for row, dim in product(ROWS, dims):
@@ -405,10 +436,14 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+def _grid_of(name: str) -> str:
+    """The method whose grid has chosen the defaults of this name."""
+    return next(method for method in GRIDS if name in NAMES.get(method, (method,)))
+
+
 def _fields(name: str, fields: Mapping[str, Fields]) -> Fields:
-    method = next(m for m in fields if name in NAMES.get(m, (m,)))
     fixed = METHODS.find(name)[1]
-    return {k: v for k, v in fields[method].items() if k not in fixed}
+    return {k: v for k, v in fields[_grid_of(name)].items() if k not in fixed}
 
 
 def _spread(gradients: float, rounds: int) -> tuple[int, int]:
@@ -565,18 +600,38 @@ def write(
     dims: Sequence[int] = TIED,
     **sizes: Any,  # of `DefaultsStudy`
 ) -> list[Path]:
-    """Run what is not stored yet and write the page and its figures: some twelve minutes."""
+    """Run what is not stored yet and write the page and its figures: some forty minutes."""
+    return _write(folder, {}, methods, dims, **sizes)
+
+
+def write_missing(folder: Path, **options: Any) -> list[Path]:
+    """Run only the grids that defaults.json does not have yet, and add them."""
+    figures = folder / "defaults.json"
+    earlier = json.loads(figures.read_text("utf-8")) if figures.exists() else {}
+    return _write(folder, earlier, **options)
+
+
+def _write(
+    folder: Path,
+    earlier: Row,
+    methods: Sequence[str] = tuple(GRIDS),
+    dims: Sequence[int] = TIED,
+    **sizes: Any,
+) -> list[Path]:
     study = DefaultsStudy(folder / "defaults-runs.jsonl", **sizes)
+    settings = {
+        "rounds": study.rounds,
+        "seeds": study.seeds,
+        "checked": study.checked,
+        "tie": TIE,
+        "federations": {title: TEXTS["federations"][title] for title in study.federations},
+    }
+    if earlier.get("settings") == settings:
+        study = replace(study, earlier=earlier)
     grids = study.choose([GRIDS[m] for m in methods])
     fields = {name: grid["candidates"][grid["chosen"]] for name, grid in grids.items()}
     stored = {
-        "settings": {
-            "rounds": study.rounds,
-            "seeds": study.seeds,
-            "checked": study.checked,
-            "tie": TIE,
-            "federations": {title: TEXTS["federations"][title] for title in study.federations},
-        },
+        "settings": settings,
         "grids": grids,
         "local": study.against_local(fields),
         "tied": study.tied_part(fields, dims),
