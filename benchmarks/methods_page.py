@@ -86,8 +86,9 @@ Made by `python -m benchmarks.methods_page` from the code; a test holds the page
 - **up, down**: numbers per message, of a network of {d:,} parameters with 32 hidden units.
 - **is**: what it is with this value of a field, or this split of the model.
 - **peers**: who has, or had on some branch, a file for it: {peers}.
-  Looked at were, in stored copies of November 2026, the folders of algorithms of the first five, and Flower's strategies
-  and those of its baselines that are named after a method of this table. No mark means that no such file was there.
+  Looked at were, in stored copies of November 2026, the folders of algorithms of the first five,
+  and Flower's strategies and those of its baselines that are named after a method of this table. No
+  mark means that no such file was there.
 """
 NAMES_HEAD = """\
 ## Other names
