@@ -219,6 +219,11 @@ REFUSED = {
         "timing must be left out .*, got 'arrivals'",
     ),
     "attack": ({"attack": "sign-flip", "malicious": 1}, {}, "got 'sign-flip'"),
+    "selection": (
+        {"selection": "power-of-choice"},
+        {},
+        "selection must be left out .*, got 'power-of-choice': candidates are asked",
+    ),
     "least": (
         {},
         {"sites": 2, "least": 3},

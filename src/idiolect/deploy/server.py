@@ -45,7 +45,7 @@ from .config import MISSING, Deployment, FederationTerms, Terms, agreed_form, ki
 from .exclusions import Exclusions
 from .registry import RegisteredSite, SiteRegistry, census_of
 from .rounds import SiteRounds
-from .site.agreement import read_form
+from .site.agreement import check_one_exchange, read_form
 from .watch import ENDED, STOPPED, TRAINING, WAITING, ServerStatus, SiteStatus, StatusFile
 
 SITES = "sites.json"
@@ -311,6 +311,7 @@ class DeployedRun:
         self.watched: WatchedRun | None = None
         self.sums: Sums = {}
         self.method = deployment.plan.make_method()
+        check_one_exchange(self.method)
         self.census: Census = replace(census_of(sites, NAME), class_names=_labels(deployment))
         self.task: Task = deployment.plan.make_task(self.census)
         self.parts = prepare(self.method, self.task, self.census, self.settings)

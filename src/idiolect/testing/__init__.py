@@ -6,7 +6,7 @@
 Each check runs the method on a small federation of unlike clients and raises an AssertionError that
 names what does not hold:
 
-    declared       the traits fit: rates are fields, `changes` and `uncompressed` name parts
+    declared       the traits fit: rates are fields; changes, uncompressed, exchanges name parts
     pure           no function changes its arguments; states and messages keep their form
     weigh          weights are a function of the sample numbers alone, finite, one per client
     linear         a method that calls itself linear needs no more than the mean of the messages
@@ -45,6 +45,8 @@ from ..data.federation import SPLITS, Federation
 from ..engine.carriers.local import LocalHosts
 from ..host.host import Host
 from ..method import Method
+from ..methods.exchanges import OneExchange, check_exchanges, exchanges_of
+from ..methods.wrapped import innermost
 from ..run.prepare import prepare, trained_task
 from ..run.result import Result
 from ..run.run import run
@@ -137,15 +139,20 @@ def check_method(
     usual |= {name: thing for name, thing in own.items() if thing is not None}
     for check in CHECKS:
         try:
-            check(method, {**usual, **settings})
+            for part in exchanges_of(method) if check in FUNCTIONS else (method,):
+                check(part, {**usual, **settings})
         except AssertionError as error:
             promise = (check.__doc__ or "").strip().splitlines()[0]
             raise AssertionError(f"{type(method).__name__}: {promise} — {error}") from error
 
 
 def declared(method: Method, settings: Settings) -> None:
-    """The traits fit: `rates` are fields, `changes` and `uncompressed` name message parts."""
+    """The traits fit: `rates` are fields, `changes`, `uncompressed`, `exchanges` name parts."""
     message = method.message(_bound(method, settings))
+    try:
+        check_exchanges(method, _bound(method, settings))
+    except SettingError as error:
+        raise AssertionError(str(error)) from error
     for rate in method.traits.rates:
         assert isinstance(getattr(method, rate, None), float), f"rates: no field {rate!r}"
     for name in (*method.traits.changes, *method.traits.uncompressed):
@@ -173,7 +180,7 @@ def pure(method: Method, settings: Settings) -> None:
     assert _form(rows) == _form(private), (
         f"private rows changed form: they were {_form(private)}, and update returned {_form(rows)}"
     )
-    x = method.personal(task, down, rows, here)
+    x = method.personal(task, bench.whole(server), rows, here)
     if isinstance(x, Tensor):
         expected = (bench.clients, task.d)
         assert x.shape == expected, f"personal models are {tuple(x.shape)}, expected {expected}"
@@ -319,11 +326,13 @@ def counted(method: Method, settings: Settings) -> None:
         bench = _Bench(method, settings, training_data)
         watched = WatchedTask(bench.task)
         bench.task = watched
-        down = bench.down(bench.server())
+        server = bench.server()
+        watched.evaluations = 0  # those of earlier exchanges
+        down = bench.down(server)
         here, before_use = bench.here(), bench.here()
         with watched.watch():
             up, rows = method.update(watched, down, bench.private(), here)
-            x = method.personal(watched, down, rows, before_use)
+            x = method.personal(watched, bench.whole(server), rows, before_use)
         tally = here.tally + before_use.tally
         gap = (tally - watched.evaluations).abs().amax()
         assert not gap, f"the tally of gradient evaluations is off by {int(gap)} of a client"
@@ -482,6 +491,9 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
     learns,
 )
 
+# of the method's functions alone: where a round has several exchanges, in each of them
+FUNCTIONS = (pure, linear, combined, meaning, counted, stacks)
+
 
 # -- inside ----------------------------------------------------------------------------------------
 class _Bench:
@@ -500,7 +512,20 @@ class _Bench:
         return self.method.private(self.task, self.keys)
 
     def server(self) -> State:
-        return self.method.server(self.task) | self.method.server_rows(self.task, self.keys)
+        """The state before the first round; in a later exchange, after those before it."""
+        state = self.method.server(self.task) | self.method.server_rows(self.task, self.keys)
+        if not isinstance(self.method, OneExchange):
+            return state
+        for one in exchanges_of(self.method.inner)[: self.method.number]:
+            down = one.broadcast(self.task, state) | self.own(state)
+            up, _ = one.update(self.task, down, self.private(), self.here())
+            state = state | one.aggregate(self.task, state, up, self.rule())
+        return state
+
+    def whole(self, server: State) -> State:
+        """The message down that clients predict with."""
+        method = innermost(self.method)
+        return method.broadcast(self.task, server) | self.own(server)
 
     def own(self, server: State) -> State:
         return self.method.address(self.task, server, torch.arange(self.clients))

@@ -127,6 +127,11 @@ REFUSED = {
     "code as a model": ({"plan__model": "subprocess:Popen"}, "has not allowed it"),
     "code as a channel": ({"plan__settings": {"channel": "os:system"}}, "has not allowed it"),
     "code as a rule": ({"plan__settings": {"rule": "os:system"}}, "has not allowed it"),
+    "code as a selection": (
+        {"plan__settings": {"selection": "os:system"}},
+        "has not allowed it",
+    ),
+    "several exchanges": ({"plan__method": "feddane"}, "one exchange of messages per round"),
     "code as a metric": ({"plan__settings": {"metrics": "os:system"}}, "has not allowed it"),
     "a metric": ({"plan__settings": {"metrics": "auc"}}, "auc is to be counted"),
 }

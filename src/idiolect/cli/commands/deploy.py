@@ -39,6 +39,7 @@ from ...deploy.folder import DeploymentFolder, RunOrder, RunOutcome, create, mak
 from ...deploy.page import write_server_page
 from ...deploy.pidfile import holder
 from ...deploy.registry import NUMBERED
+from ...deploy.site.agreement import check_one_exchange
 from ...deploy.site.data import NO_WEIGHTS
 from ...deploy.watch import HealthServer, health, in_words, read_status, status
 from ...engine.carriers.flower import require
@@ -115,7 +116,9 @@ def _init(argv: list[str]) -> None:
         data="",
     )
     # values as their fields have them, not as texts of the command line
-    settings, method = plan.make_settings().as_dict(), plan.make_method().as_dict()
+    chosen_method = plan.make_method()
+    check_one_exchange(chosen_method)
+    settings, method = plan.make_settings().as_dict(), chosen_method.as_dict()
     plan = dataclasses.replace(
         plan,
         method_fields={n: method.get(n, v) for n, v in plan.method_fields.items()},

@@ -27,6 +27,8 @@ from ...data.splits import SPLITS
 from ...host.host import HostSettings
 from ...host.metrics import positive_class
 from ...host.service import Refused
+from ...method import Method
+from ...methods import name_of
 from ...run.contract import build_contract
 from ...run.model_check import behaviour_on
 from ...run.plan import Plan
@@ -331,6 +333,7 @@ class Builder:
             settings = plan.make_settings()
             if settings.asynchronous:
                 raise SettingError("plan: timing: a site takes part in synchronous rounds")
+            check_one_exchange(method)
             # device and memory are the owner's, and no part of the contract
             numerics = settings.numerics(agreement.seed)
             numerics = replace(numerics, device=torch.device(self.machine.device))
@@ -386,6 +389,16 @@ def check_size(plan: Plan, federation: Federation, most: int) -> None:
             raise
     finally:
         handle.remove()
+
+
+def check_one_exchange(method: Method) -> None:
+    """Refuse a method whose rounds have several exchanges."""
+    if method.traits.exchanges:
+        raise SettingError(
+            f"method must have one exchange of messages per round in a deployment, got "
+            f"{name_of(method)!r}: a site keeps its rows from before its last order, and could not "
+            "begin a round of several again whose server was lost in between"
+        )
 
 
 def _check_plan(plan: Plan) -> None:
