@@ -49,7 +49,7 @@ class FedMd(LocalSgd):
     lr: float = knob(0.1, "step size", above=0)
     steps: int = steps_knob(20, "SGD steps on the client's own data per round (revisit)")
     epochs: int = epochs_knob()
-    digest_steps: int = knob(20, "SGD steps towards the consensus per round (digest)", low=0)
+    digest_steps: int = knob(20, "SGD steps towards the consensus, before those (digest)", low=0)
     digest_batch: int = knob(64, "public inputs in a mini-batch of the digest", low=1)
     alignment: int = knob(
         0, "public inputs that are scored in a round, drawn anew each time; 0 = all", low=0
