@@ -83,7 +83,7 @@ ABSENT = {
     "fedpop": "ffgg",
     "gpfl": "fedrep",
     "hetlora": "fedalt with part=adapter, at one rank for all clients",
-    "heterofl": "fedper",
+    "heterofl": "fedper on groups of clients with unlike models; its messages have unlike sizes",
     "pefll": "per-fedavg",
     "pfedbayes": "pfedme, which ties points instead of distributions",
     "pfedla": "fedala",
