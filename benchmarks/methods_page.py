@@ -69,8 +69,8 @@ Made by `python -m benchmarks.methods_page` from the code; a test holds the page
 - **lines**: of code in the method's file, without docstrings and comments.
 - **reference**: the largest difference from a plain NumPy version of the paper's pseudo-code, in
   any number that a run leaves behind, over all tests of it (float64).
-- **up, down**: numbers per message, of a network of {d:,} parameters with 32 hidden units, with {public}
-  public inputs.
+- **up, down**: numbers per message, of a network of {d:,} parameters with 32 hidden units,
+  with {public} public inputs.
 - **is**: what it is with this value of a field, or this split of the model.
 - **peers**: who has a file for it: {peers}. No mark means that none was found.
 """

@@ -1,10 +1,10 @@
 """FedMD: clients with models of their own teach each other by what these say of public inputs.
 
-Li and Wang 2019, in the steps of its public code. Choose it where clients have unlike models and there are inputs that
-everybody may have: the server takes the mean of the class scores that all models give them (the
-consensus), every client trains towards it (digest), and then on its own data (revisit). Costs per
-round: n C numbers up and down for each sampled client (n public inputs, C classes);
-`digest_steps` + `steps` gradients. Keeps each client's model, of which nothing is sent.
+Li and Wang 2019, in the steps of its public code. Choose it where clients have unlike models and
+there are inputs that everybody may have: the server takes the mean of the class scores that all
+models give them (the consensus), every client trains towards it (digest), and then on its own data
+(revisit). Costs per round: n C numbers up and down for each sampled client (n public inputs, C
+classes); `digest_steps` + `steps` gradients. Keeps each client's model, of which nothing is sent.
 """
 
 from __future__ import annotations
