@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import idiolect as il
 from idiolect.channels import Channel
@@ -32,12 +33,13 @@ from .structure import code_lines
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "idiolect" / "methods"
 STORED = ROOT / "docs" / "methods.json"
+PUBLIC = 100  # public inputs, for methods that use such
 PAGE = ROOT / "docs" / "methods.md"
 TESTS = ROOT / "tests" / "methods"
 WITH_REFERENCES = (
     *("fedavg", "shared", "drift", "personal", "mixtures"),
     *("partial", "ffgg", "lpproj", "choosing", "lora", "addressed_methods"),
-    *("features", "predictors", "two_heads", "shared_features", "bayes"),
+    *("features", "predictors", "two_heads", "shared_features", "bayes", "unlike"),
 )
 
 # read from lists of the files of these repositories, of all the history that is stored of them, in
@@ -83,7 +85,8 @@ Made by `python -m benchmarks.methods_page` from the code; a test holds the page
 - **lines**: of code in the method's file, without docstrings and comments.
 - **reference**: the largest difference from a plain NumPy version of the paper's pseudo-code, in
   any number that a run leaves behind, over all tests of it (float64).
-- **up, down**: numbers per message, of a network of {d:,} parameters with 32 hidden units.
+- **up, down**: numbers per message, of a network of {d:,} parameters with 32 hidden units,
+  with {public} public inputs.
 - **is**: what it is with this value of a field, or this split of the model.
 - **peers**: who has, or had on some branch, a file for it: {peers}.
   Looked at were, in stored copies of November 2026, the folders of algorithms of the first five,
@@ -106,13 +109,14 @@ or has not been run.
 def page(distances: dict[str, float]) -> str:
     """The page, with the stored distances from the references."""
     task = il.Task(lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="32"))
+    task = task.with_public(torch.zeros(PUBLIC, 1, 8, 8))
     rows = [row(name, task, distances) for name in METHODS]
     names = [
         {"name": f"`{name}`", "stands for": entry.words(), "peers": peers(name, entry)}
         for name, entry in NAMES.items()
     ]
     defaults = [{"method": f"`{m}`", "defaults": text} for m, text in NOT_SEARCHED.items()]
-    lines = [HEAD.format(d=task.d, peers=", ".join(PEERS)), *table(rows), ""]
+    lines = [HEAD.format(d=task.d, public=PUBLIC, peers=", ".join(PEERS)), *table(rows), ""]
     lines += [NAMES_HEAD, *table(names), "", DEFAULTS_HEAD, *table(defaults)]
     return "\n".join(lines) + "\n"
 

@@ -106,8 +106,10 @@ def test_run_without_json_prints_a_table_with_the_trivial_baseline(capsys):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_by_its_name(name, capsys):
-    sample = ["--sample", "0"] if METHODS[name][0].traits.hears_all else []
-    got = json_of(capsys, "run", name, *SMALL, "--rounds", "1", *sample, "--json")
+    traits = METHODS[name][0].traits
+    more = ["--sample", "0"] if traits.hears_all else []
+    more += ["--public", "9"] if traits.uses_public else []
+    got = json_of(capsys, "run", name, *SMALL, "--rounds", "1", *more, "--json")
     assert got["rounds"] == 1 and got["loss"]["mean"] is not None
 
 

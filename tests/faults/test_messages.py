@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import idiolect as il
-from helpers import classification
+from helpers import classification, with_public
 from idiolect.methods import METHODS, make_method
 from idiolect.wire import messages as wire
 from run.robust.common import tampering, with_header
@@ -25,7 +25,7 @@ FEDERATION = classification(SIZES, features=8)
 
 def run(method: il.Method, **settings) -> il.Result:
     given = {"rounds": 3, "sample": 0 if method.traits.hears_all else 4, "batch": 8} | settings
-    return il.run(method, il.Task(network), FEDERATION, **given)
+    return il.run(method, il.Task(network), with_public(method, FEDERATION), **given)
 
 
 def network() -> nn.Module:

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import idiolect as il
+from helpers import with_public
 from idiolect.core import streams
 from idiolect.methods import METHODS, make_method
 from idiolect.methods.batchnorm import with_statistics
@@ -174,6 +175,7 @@ def test_every_method_runs_a_model_with_batch_norm(federation, name, how, tmp_pa
         "statistics": how,
         "sample": 0 if method.traits.hears_all else 3,
     }
+    federation = with_public(method, federation)
     result = il.run(method, il.Task(a_net()), federation, directory=tmp_path / "a", **more)
     assert 0 <= result.summary()["accuracy"]["mean"] <= 1
     task = il.Task(a_net())
@@ -183,13 +185,14 @@ def test_every_method_runs_a_model_with_batch_norm(federation, name, how, tmp_pa
 
 
 # statistics stay at the clients where there is no mean of all
+PROTOTYPES = ("fedproto", "fedtgp", "fedmd")
 ADDRESSED = ("fedamp", "heurfedamp", "pfedhn", "cfl", "fedfomo", "pfedgraph")
 
 
 def test_statistics_travel_only_with_a_model_that_is_sent():
     own = il.Task(a_net())
     # models at home, and posteriors that train from models drawn
-    homely = ("local", "lp-proj", "rsa", "l2gd", "fedproto", "pfedbayes", *ADDRESSED)
+    homely = ("local", "lp-proj", "rsa", "l2gd", "pfedbayes", *PROTOTYPES, *ADDRESSED)
     for name in METHODS:
         method = make_method(name)
         task = method.extended(own)

@@ -11,6 +11,7 @@ from torch import nn
 
 import helpers
 import idiolect as il
+from helpers import with_public
 from idiolect.host.host import Host
 from idiolect.methods import METHODS, make_method
 from idiolect.report.plots import delay_picture
@@ -32,7 +33,7 @@ class Stop(Exception):
 
 def run(method="fedavg", **settings):
     given = {"rounds": 6, "sample": 4, "batch": 8, "progress": False} | ASYNC | settings
-    return il.run(method, MODEL, FEDERATION, **given)
+    return il.run(method, MODEL, with_public(method, FEDERATION), **given)
 
 
 # -- exact resume ----------------------------------------------------------------------------------
@@ -198,6 +199,8 @@ REFUSED = {
     "rsa": "adds up",
     "dichotomy": "votes",
     "fedproto": "means over the clients of a round",
+    "fedtgp": "means over the clients of a round",
+    "fedmd": "a mean over the clients of a round",
     "cfl": "every client is heard",
     **dict.fromkeys(
         ("fedamp", "heurfedamp", "pfedhn", "fedfomo", "pfedgraph", "fedpac"),

@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 from ..core.files import given_path, regular_file
 from ..core.knobs import BOOLEANS, SettingError, accepted, build, check, kinds_of, nearest, written
 from ..data import DATASETS
+from ..data.entries import Public, takes_public
 from ..methods import METHODS, NAMES, Preset, has_preset, named_method
 from ..models import MODELS, options_of
 from ..report.console import OUT, say
 from ..run.client_weights import ClientWeights
-from ..run.plan import Plan, row_spec
+from ..run.plan import Plan, model_specs, row_spec
 from ..run.settings import SECTIONS
 from ..task.initial import Initial
 from ..task.losses import LOSSES
@@ -199,8 +200,11 @@ class Parser(argparse.ArgumentParser):
         self.add_fields("task", Initial, "how the model starts")
 
     def add_model(self, name: str | None) -> None:
-        """The options of a model; without a name, the data decide on one."""
-        if name:
+        """The options of a model; without a name, the data decide on one.
+
+        Several models ("linear | mlp(hidden=32)") have theirs in parentheses.
+        """
+        if name and not model_specs(name):
             self.add_fields("model", options_of(MODELS.find(name)), f"model {name}")
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
@@ -445,7 +449,11 @@ class TrainingParser(Parser):
         add = self.add_argument
         add("--config", help="settings from a TOML file; flags win")
         add("--data", help=f"data set: {', '.join(DATASETS)}, {own} (default synthetic)")
-        add("--model", help=f"model: {', '.join(MODELS)}, {own} (default: chosen from the data)")
+        add(
+            "--model",
+            help=f"model: {', '.join(MODELS)}, {own} (default: chosen from the data); several for "
+            "clients with unlike models: 'linear | mlp(hidden=32)', dealt to them in turn",
+        )
         add("--loss", help=f"loss: {', '.join(LOSSES)} (default: chosen from the data)")
         self.add_run()
 
@@ -460,6 +468,8 @@ class TrainingParser(Parser):
         if data.endswith(TABLES):
             raise SettingError(f"data: {data!r} is a file; --data table --path {data}")
         self.add_fields("data", DATASETS.find(data), f"data {data}")
+        if takes_public(DATASETS.find(data)):
+            self.add_fields("data", Public, "public inputs")
         self.add_model(peek(argv, "--model") or file.name("model"))
         if file.path is not None:
             file.check(self, method)

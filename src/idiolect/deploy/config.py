@@ -24,7 +24,8 @@ from ..core.files import regular_file, write_atomic
 from ..core.knobs import Knobs, SettingError, build, knob, refused_in
 from ..data.prepare.columns import NUMBER
 from ..data.prepare.federated import KINDS
-from ..run.plan import FLOWER, Plan
+from ..methods import name_of
+from ..run.plan import FLOWER, Plan, model_specs
 from ..run.settings import Settings
 from .site.agreement import MOST_NAME, TABLE, read_form
 
@@ -87,6 +88,18 @@ class Deployment:
         check_settings(self.plan.make_settings())
         if self.plan.task_options.get("weights"):
             raise SettingError("weights: a file of the server is not at the sites; leave it out")
+        if model_specs(self.plan.model):
+            raise SettingError(
+                "model must be one for all sites of a deployment, by its name and its options "
+                f"(--hidden 32), got {self.plan.model!r}; groups of clients with unlike models "
+                "are for simulations"
+            )
+        method = self.plan.make_method()
+        if method.traits.uses_public:
+            raise SettingError(
+                f"method must need no public inputs in a deployment, got {name_of(method)!r}: "
+                "sites read their own data, and have none in common"
+            )
 
     @property
     def run_plan(self) -> Plan:

@@ -1,10 +1,10 @@
 """FedMD: clients with models of their own teach each other by what these say of public inputs.
 
-Li and Wang 2019, Algorithm 1. Choose it where clients have unlike models and there are inputs that
-everybody may have: the server takes the mean of the class scores that all models give them (the
-consensus), every client trains towards it (digest), and then on its own data (revisit). Costs per
-round: n C numbers up and down for each sampled client (n public inputs, C classes);
-`digest_steps` + `steps` gradients. Keeps each client's model, of which nothing is sent.
+Li and Wang 2019, in the steps of its public code. Choose it where clients have unlike models and
+there are inputs that everybody may have: the server takes the mean of the class scores that all
+models give them (the consensus), every client trains towards it (digest), and then on its own data
+(revisit). Costs per round: n C numbers up and down for each sampled client (n public inputs, C
+classes); `digest_steps` + `steps` gradients. Keeps each client's model, of which nothing is sent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FedMd(LocalSgd):
     lr: float = knob(0.1, "step size", above=0)
     steps: int = steps_knob(20, "SGD steps on the client's own data per round (revisit)")
     epochs: int = epochs_knob()
-    digest_steps: int = knob(20, "SGD steps towards the consensus per round (digest)", low=0)
+    digest_steps: int = knob(20, "SGD steps towards the consensus, before those (digest)", low=0)
     digest_batch: int = knob(64, "public inputs in a mini-batch of the digest", low=1)
     alignment: int = knob(
         0, "public inputs that are scored in a round, drawn anew each time; 0 = all", low=0

@@ -96,14 +96,11 @@ class FedTgp(FedProto):
             words = streams.bits(key, epoch * len(own), len(own))[0]
             order = torch.from_numpy(words.argsort(kind="stable")).to(own.device)
             for some in order.split(batch):
-                with torch.enable_grad():
-                    parts = {n: t.detach().requires_grad_() for n, t in network.items()}
-                    loss = _contrast(_prototypes(parts), own[some], label[some], margin)
-                    value = (loss * weights[some]).sum() / weights[some].sum()
-                    slopes = torch.autograd.grad(value, list(parts.values()))
+                share = weights[some] / weights[some].sum()
+                slopes = _gradient(network, own[some], label[some], share, margin)
                 network = {
-                    name: torch.add(t, slope, alpha=-self.prototype_lr)
-                    for (name, t), slope in zip(network.items(), slopes, strict=True)
+                    name: torch.add(t, slopes[name], alpha=-self.prototype_lr)
+                    for name, t in network.items()
                 }
         return network
 
@@ -145,8 +142,30 @@ def _prototypes(network: State) -> Tensor:  # -> [C, F]
     return F.linear(hidden, network["output"], network["output_bias"])
 
 
-def _contrast(prototypes: Tensor, own: Tensor, label: Tensor, margin: float) -> Tensor:  # -> [n]
-    """-log exp(-(φ(P_i^c, P̂^c) + δ)) / (exp(-(φ(P_i^c, P̂^c) + δ)) + Σ_c' exp(-φ(P_i^c, P̂^c')))."""
-    distances = torch.cdist(own, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
-    harder = distances + margin * F.one_hot(label, len(prototypes)).to(distances)
-    return F.cross_entropy(-harder, label, reduction="none")
+def _gradient(
+    network: State, own: Tensor, label: Tensor, weights: Tensor, margin: float
+) -> dict[str, Tensor]:
+    """Of the weighed mean over the prototypes own[n, F] of classes label[n] of
+
+    -log exp(-(φ(P_i^c, P̂^c) + δ)) / (exp(-(φ(P_i^c, P̂^c) + δ)) + Σ_c' exp(-φ(P_i^c, P̂^c'))).
+
+    By hand, φ the distance: steps are many and small.
+    """
+    embedding, output = network["embedding"], network["output"]
+    before = F.linear(embedding, network["hidden"], network["hidden_bias"])
+    hidden = before.relu()
+    made = F.linear(hidden, output, network["output_bias"])
+    distances = torch.cdist(own, made, compute_mode="donot_use_mm_for_euclid_dist")
+    mine = F.one_hot(label, len(made)).to(distances)
+    shares = (-distances - margin * mine).softmax(-1)
+    # by P̂^c: (1{c is the class} - share) (P̂^c - P_i) / φ, 0 where they are one point
+    pull = weights.unsqueeze(1) * (mine - shares) / distances.where(distances > 0, torch.inf)
+    slope = pull.sum(0).unsqueeze(1) * made - pull.T @ own
+    back = (slope @ output) * (before > 0)
+    return {
+        "embedding": back @ network["hidden"],
+        "hidden": back.T @ embedding,
+        "hidden_bias": back.sum(0),
+        "output": slope.T @ hidden,
+        "output_bias": slope.sum(0),
+    }

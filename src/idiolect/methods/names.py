@@ -84,7 +84,7 @@ ABSENT = {
     "fedopt": "fedadam, fedyogi or fedadagrad, which are its members",
     "fedpop": "ffgg",
     "hetlora": "fedalt with part=adapter, at one rank for all clients",
-    "heterofl": "fedper",
+    "heterofl": "fedper on groups of clients with unlike models; its messages have unlike sizes",
     "pefll": "pfedhn, whose server learns the embeddings that its clients would compute",
     "pfedla": "fedala",
 }

@@ -170,6 +170,9 @@ def _groups(trained: Rows, _: Goals) -> Iterator[str]:
     """Which models there are, where clients have unlike ones; what is public."""
     for name in ("groups", "public"):
         yield from sorted({r[name]["text"] for r in trained if name in r})
+    idle = [r["method"] for r in trained if "public" in r and not r["public"]["used"]]
+    if idle:
+        yield f"public inputs are not used by {', '.join(dict.fromkeys(idle))}"
 
 
 def _terms(trained: Rows, _: Goals) -> Iterator[str]:

@@ -161,10 +161,9 @@ def groups_note(groups: TaskGroups, federation: Federation) -> dict[str, Any]:
 
 
 def public_note(federation: Federation, method: Method) -> dict[str, Any]:
-    """What is not private any more, and whether the method makes use of it."""
+    """What is not private any more, and whether the method uses it."""
     count = federation.public_samples
     origin = "the clients' training data, where they no longer are" if federation.published else ""
     words = f"public: {count:,} inputs, without targets, are known to the server and all clients"
     words += f"; they come from {origin}" if origin else ""
-    words += "" if method.traits.uses_public else f"; {name_of(method)} makes no use of them"
-    return {"text": words, "inputs": count}
+    return {"text": words, "inputs": count, "used": method.traits.uses_public}

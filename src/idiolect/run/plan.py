@@ -228,7 +228,7 @@ def model_specs(text: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Models with options in one line: name and options by what stands there; {} for a bare name.
 
     >>> model_specs("linear | mlp(hidden=32)")
-    {'linear': ('linear', {}), 'mlp(hidden=32)': ('mlp', {'hidden': 32})}
+    {'linear': ('linear', {}), 'mlp(hidden=32)': ('mlp', {'hidden': '32'})}
     >>> model_specs("mlp")
     {}
     """
@@ -240,7 +240,10 @@ def model_specs(text: str) -> dict[str, tuple[str, dict[str, Any]]]:
         name = piece
         while name in specs:  # the same model twice: groups have names of their own
             name += "'"
-        specs[name] = name_and_options(piece, "model")
+        model, options = name_and_options(piece, "model")
+        # as on the command line: the model reads a number from text where it takes one
+        texts = {n: v if isinstance(v, bool) else str(v) for n, v in options.items()}
+        specs[name] = model, texts
     return specs
 
 

@@ -299,8 +299,8 @@ def trained_task(method: Method, task: Task, federation: Federation) -> Task:
         raise SettingError(
             f"public must be inputs that the server and all clients have for {name_of(method)}, "
             "got none: federation.publish(200) takes them from the training data, "
-            "federation.with_public(inputs) has others; with data by name public=200 (--public "
-            "200). A deployment has none"
+            "federation.with_public(inputs) has others; for data by name it is public=200, or "
+            "--public 200"
         )
     return method.extended(task).with_public(federation.public)
 
@@ -520,6 +520,8 @@ def why_not(method: Method, task: Task) -> str:
 
     By what it declares: its messages must be changes, or models that started from what was sent.
     """
+    if method.traits.needs_round:
+        return method.traits.needs_round
     message = method.message(task)
     if not any(message.values()):
         alone = equal_to(method, task) if message else ""
@@ -528,8 +530,6 @@ def why_not(method: Method, task: Task) -> str:
         return "its rounds have several exchanges, with the same clients in each"
     if method.traits.hears_all:
         return "it makes sense only if every client is heard in every round"
-    if method.traits.needs_round:
-        return method.traits.needs_round
     if Contract(method, task, Channel(), 0).addresses:
         return "the server sends each client a message of its own, made from those of a round"
     unknown = set(message) - set(method.traits.changes) - _models(method, task)

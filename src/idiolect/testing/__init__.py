@@ -68,7 +68,8 @@ Settings = dict[str, Any]  # of a run, and with "task" and "federation" where th
 def federation(empty: bool = False, seed: int = 0) -> Federation:
     """Six unlike clients of 7 to 40 samples, in three separable classes.
 
-    They have 12 public inputs, for methods that use such. With `empty`, one more client, in the middle of the others, that has no training data.
+    They have 12 public inputs, for methods that use such. With `empty`, one more client, in the
+    middle of the others, that has no training data.
     """
     rng = np.random.default_rng(seed)
     ids = np.repeat([f"client {k}" for k in range(len(SIZES))], SIZES)

@@ -22,8 +22,9 @@ from ..texts import read_text
 ROUNDS = 50
 SEEDS = 3
 # lp-proj-1 under its own name; methods of LoRA, for which these models have no adapters; knn-per,
-# which compares every sample with every other one of a client: minutes on the largest clients
-SKIP = {"lp-proj", "fedit", "ffa-lora", "fedsa-lora", "dual-lora", "knn-per"}
+# which compares every sample with every other one of a client: minutes on the largest clients;
+# fedtgp, whose server takes a thousand small steps in a round; fedmd, which needs public inputs
+SKIP = {"lp-proj", "fedit", "ffa-lora", "fedsa-lora", "dual-lora", "knn-per", "fedtgp", "fedmd"}
 TEXTS = read_text("golden")
 HEAD = TEXTS["head"].format(rounds=ROUNDS, seeds=SEEDS)
 

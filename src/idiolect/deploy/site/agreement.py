@@ -32,6 +32,7 @@ from ...methods import name_of
 from ...run.contract import build_contract
 from ...run.model_check import behaviour_on
 from ...run.plan import Plan
+from ...run.prepare import trained_task
 from ...run.schedule import Schedule
 from ...run.settings import Settings, check_device
 from ...server.protocol import Contract
@@ -339,7 +340,7 @@ class Builder:
             numerics = replace(numerics, device=torch.device(self.machine.device))
             most = self.machine.most_bytes // (AT_WORK * numerics.dtype.itemsize)
             check_size(plan, federation, most)
-            task = method.extended(plan.make_task(federation)).under(numerics)
+            task = trained_task(method, plan.make_task(federation), federation).under(numerics)
             numbers = sum(method.message(task).values())
             if numbers > most:
                 raise SettingError(f"memory: messages must have at most {most} numbers here")
