@@ -49,7 +49,7 @@ DIGITS = BoardCase(
     new=2,
 )
 TINY = BoardSize(rounds=3, steps=2, epochs=0, seeds=2)
-NAMES = ["local", "fedavg", "finetune", "knn-per"]
+NAMES = ["local", "fedavg", "knn-per"]
 
 
 # -- candidates and compute ------------------------------------------------------------------------
