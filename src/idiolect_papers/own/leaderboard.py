@@ -183,7 +183,11 @@ def local_work(name: str, size: BoardSize) -> Row:
     """
     method = make_method(name)
     if name in STEPS:
-        words = {"=steps": size.steps, "=epochs": max(1, size.epochs)}
+        words = {
+            "=steps": size.steps,
+            "=epochs": max(1, size.epochs),
+            "=1/steps": 1 / size.steps,
+        }
         return {n: words.get(v, v) if isinstance(v, str) else v for n, v in STEPS[name].items()}
     own = {f.name for f in fields(method)}
     if size.epochs and "epochs" in own:
@@ -212,12 +216,6 @@ def main_field(name: str, method: Method) -> tuple[str, list[Any]]:
         if isinstance(value, float) and value > 0 and field not in STEP_SIZES:
             return field, [value, float(f"{value / 3:.3g}")]
     return "", [None]
-
-
-def rounds_of(method: Method, size: BoardSize) -> int:
-    """Rounds of its runs; a method that takes one step per round has one for each step."""
-    counted = {"steps", "epochs"} & {f.name for f in fields(method)}
-    return size.rounds if counted else size.rounds * size.steps
 
 
 def left_out(name: str, task: Task, names: Sequence[str]) -> str:
@@ -258,20 +256,20 @@ def bucket(gradients: float, size: BoardSize) -> int:
 def rival_choices(name: str, gradients: int, size: BoardSize) -> list[Choice]:
     """Local, or FedAvg fine-tuned before use, with so many gradients or a few more.
 
-    In as many rounds as all others: steps per round make up for the number of gradients.
+    In as many rounds as all others: steps per round make up for the number of gradients, of which
+    at most half are spent before use.
     """
     plain = replace(size, epochs=0)
-
-    def steps(before_use: int) -> int:
-        return max(1, math.ceil((gradients - before_use) / size.rounds))
-
-    if name == "local":
-        return candidates(name, plain, steps=steps(0), epochs=0)
-    choices = candidates(name, plain, epochs=0)
-    return [
-        (make_method(name, **method.as_dict() | {"steps": steps(varied["personal_steps"])}), varied)
-        for method, varied in choices
-    ]
+    choices = []
+    for method, varied in candidates(name, plain, epochs=0):
+        own = {}
+        if "personal_steps" in varied:
+            own["personal_steps"] = min(varied["personal_steps"], gradients // 2)
+        rest = gradients - own.get("personal_steps", 0)
+        own["steps"] = max(1, math.ceil(rest / size.rounds))
+        changed = make_method(name, **method.as_dict() | own)
+        choices.append((changed, {n: getattr(changed, n) for n in varied}))
+    return choices
 
 
 # -- runs -----------------------------------------------------------------------------------------
@@ -314,7 +312,7 @@ class Board:
 
     def _plan(self, label: str, method: Method, varied: Row) -> Plan:
         run = {
-            "rounds": rounds_of(method, self.size),
+            "rounds": self.size.rounds,
             "sample": self.federation.clients - self.case.new,
             "batch": self.size.batch,
             "held_out": self.case.new,
@@ -408,8 +406,9 @@ def _blank(board: Board, before: Mapping[str, Any]) -> Row:
 
 
 def _measured(board: Board, case: Row, names: Sequence[str]) -> Iterator[None]:
-    """Rows that are missing, one after the other."""
-    case["methods"] = {n: row for n, row in case["methods"].items() if n in names}
+    """Rows that are missing, one after the other; those that no longer hold go first."""
+    before = case["methods"]
+    case["methods"] = {n: before[n] for n in names if n in before and _holds(board, n, before[n])}
     case["left_out"] = {n: why for n in names if (why := left_out(n, board.task, names))}
     for name in names:
         if name in case["left_out"]:
@@ -431,6 +430,14 @@ def _measured(board: Board, case: Row, names: Sequence[str]) -> Iterator[None]:
     used = {bucket(row["gradients"], board.size) for row in case["methods"].values()}
     labels = {f"{rival} {gradients}" for rival in RIVALS for gradients in used}
     case["rivals"] = {n: row for n, row in case["rivals"].items() if n in labels}
+
+
+def _holds(board: Board, name: str, row: Row) -> bool:
+    """Whether a stored row is that of the method's candidates of today."""
+    try:
+        return bool(row["key"] == board.key(candidates(name, board.size)))
+    except SettingError:
+        return False
 
 
 def _update(board: Board, rows: Row, label: str, choices: Sequence[Choice]) -> bool:

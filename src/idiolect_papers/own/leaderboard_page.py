@@ -53,15 +53,18 @@ class Comparison:
 
 
 def comparisons(stored: Row) -> list[Comparison]:
-    """All comparisons of a page, with verdicts at a false discovery rate of `LEVEL`."""
+    """All comparisons of a page, with verdicts at a false discovery rate of `LEVEL`.
+
+    A row whose rivals are not there yet is not compared.
+    """
     from scipy.stats import false_discovery_control
 
     size = BoardSize(**stored["size"])
     each = [
-        _compared(title, name, row, case["rivals"], size)
+        _compared(title, name, row, _rivals(case, row, size))
         for title, case in stored["cases"].items()
         for name, row in case["methods"].items()
-        if name != REFERENCE
+        if name != REFERENCE and _rivals(case, row, size)
     ]
     adjusted = false_discovery_control([c.p for c in each]) if each else []
     return [
@@ -70,14 +73,15 @@ def comparisons(stored: Row) -> list[Comparison]:
     ]
 
 
-def _compared(
-    title: str, name: str, row: Row, rivals: Mapping[str, Row], size: BoardSize
-) -> Comparison:
+def _rivals(case: Row, row: Row, size: BoardSize) -> list[Row]:
+    """The rows of fine-tuned FedAvg and Local with as many gradients; [] where one is missing."""
     gradients = bucket(row["gradients"], size)
-    own, tuned, alone = (
-        _numbers(figures["accuracy"])
-        for figures in (row, rivals[f"{REFERENCE} {gradients}"], rivals[f"local {gradients}"])
-    )
+    rows = [case["rivals"].get(f"{name} {gradients}") for name in (REFERENCE, "local")]
+    return [] if None in rows else rows
+
+
+def _compared(title: str, name: str, row: Row, rivals: Sequence[Row]) -> Comparison:
+    own, tuned, alone = (_numbers(figures["accuracy"]) for figures in (row, *rivals))
     gain, half = paired_difference(own, tuned)
     over_local, _ = paired_difference(own, alone)
     return Comparison(title, name, gain, half, p_value(own, tuned), over_local)
@@ -284,12 +288,17 @@ def case_table(title: str, case: Row, every: Sequence[Comparison]) -> list[Row]:
                 "others' data": _plain(row["others"]),
                 "MB up / down": _megabytes(row["bytes"]),
                 "gradients": f"{row['gradients']:.0f}",
-                "− fine-tuned FedAvg": "it" if c is None else points(c.gain, c.half),
+                "− fine-tuned FedAvg": _none(name) if c is None else points(c.gain, c.half),
                 "": "" if c is None else _marked(c.verdict),
                 "− Local": "" if c is None else points(c.over_local),
             }
         )
     return rows
+
+
+def _none(name: str) -> str:
+    """What stands for a difference that there is not."""
+    return "it" if name == REFERENCE else "–"
 
 
 def _marked(verdict: str) -> str:
