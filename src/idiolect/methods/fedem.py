@@ -43,7 +43,7 @@ class FedEm(Averaging):
 
     components: int = knob(3, "M, how many models are shared; 1 is FedAvg", low=1)
     lr: float = knob(0.3, "step size of every component", above=0)
-    steps: int = steps_knob(5, "SGD steps of every component per round")
+    steps: int = steps_knob(20, "SGD steps of every component per round")
     epochs: int = epochs_knob()
     weighting: str = knob("samples", "the server's mean", choices=WEIGHTINGS)
 

@@ -43,7 +43,7 @@ class FedProto(LocalSgd):
         },
     )
 
-    lr: float = knob(0.1, "step size", above=0)
+    lr: float = knob(0.3, "step size", above=0)
     steps: int = steps_knob(20, "SGD steps per round")
     epochs: int = epochs_knob()
     lam: float = knob(1.0, "λ, pull of features to the shared prototypes; 0 is Local", low=0)

@@ -40,7 +40,7 @@ class FedRod(Averaging):
         },
     )
 
-    lr: float = knob(0.1, "step size of the shared model", above=0)
+    lr: float = knob(0.3, "step size of the shared model", above=0)
     personal_lr: float = knob(0.1, "step size of the personal last layer", low=0)
     steps: int = steps_knob(20, "SGD steps of both per round")
     epochs: int = epochs_knob()

@@ -40,8 +40,8 @@ class Fml(Averaging):
         reductions={"steps": "no model is trained"},
     )
 
-    lr: float = knob(0.1, "step size of the shared model", above=0)
-    personal_lr: float = knob(0.1, "step size of the personal model", above=0)
+    lr: float = knob(0.3, "step size of the shared model", above=0)
+    personal_lr: float = knob(0.3, "step size of the personal model", above=0)
     steps: int = steps_knob(20, "SGD steps of both models per round")
     epochs: int = epochs_knob()
     alpha: float = knob(

@@ -33,8 +33,8 @@ class Moon(FedAvg):
         reductions={"mu": "this is FedAvg", "steps": "no model is trained"},
     )
 
-    lr: float = knob(0.1, "step size of local SGD", above=0)
-    steps: int = steps_knob(20, "SGD steps per round")
+    lr: float = knob(0.3, "step size of local SGD", above=0)
+    steps: int = steps_knob(5, "SGD steps per round")
     mu: float = knob(1.0, "μ, weight of the contrast of features; 0 is FedAvg", low=0)
     temperature: float = knob(0.5, "τ, by which similarities are divided", above=0)
     layer: str = knob(
