@@ -35,8 +35,10 @@ RUN = 7
 
 
 def contract(method: str = "fedprox-soft", channel: str = "none", **numerics) -> Contract:
-    bound = TASK.under(**{"dtype": torch.float32, "kernel": "auto", "seed": 3} | numerics)
-    return Contract(make_method(method), bound, parse_channel(channel), RUN)
+    chosen = make_method(method)
+    task = chosen.extended(TASK)
+    bound = task.under(**{"dtype": torch.float32, "kernel": "auto", "seed": 3} | numerics)
+    return Contract(chosen, bound, parse_channel(channel), RUN)
 
 
 def server(
