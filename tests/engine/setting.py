@@ -35,9 +35,11 @@ RUN = 7
 
 
 def contract(method: str = "fedprox-soft", channel: str = "none", **numerics) -> Contract:
-    bound = TASK.under(**{"dtype": torch.float32, "kernel": "auto", "seed": 3} | numerics)
+    chosen = make_method(method)
+    task = chosen.extended(TASK)
+    bound = task.under(**{"dtype": torch.float32, "kernel": "auto", "seed": 3} | numerics)
     bound = bound.with_public(FEDERATION.public)
-    return Contract(make_method(method), bound, parse_channel(channel), RUN)
+    return Contract(chosen, bound, parse_channel(channel), RUN)
 
 
 def server(

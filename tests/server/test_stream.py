@@ -51,7 +51,7 @@ def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
 
 def streaming(name: str) -> bool:
     method = make_method(name)
-    return method.traits.can_stream and bool(method.message(task()))
+    return method.traits.can_stream and bool(method.message(method.extended(task())))
 
 
 @pytest.mark.parametrize(

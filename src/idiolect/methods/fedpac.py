@@ -49,8 +49,15 @@ class FedPac(Averaging):
     steps: int = steps_knob(5, "steps on the body per round")
     epochs: int = epochs_knob()
     head_lr: float = knob(0.3, "step size of the head", above=0)
-    head_steps: int = steps_knob(10, "steps on the head per round", "head_epochs")
-    head_epochs: int = epochs_knob("head_steps")
+    head_steps: int = knob(
+        10, "steps on the head per round", low=0, acts_with={"epochs": 0, "head_epochs": 0}
+    )
+    head_epochs: int = knob(
+        0,
+        "passes over the client's data for the head per round, in place of head_steps; 0 = as "
+        "many as epochs",
+        low=0,
+    )
     lam: float = knob(1.0, "λ, pull of features to the mean of their class over clients", low=0)
     combine: bool = knob(True, "heads are mixed for each client; else each keeps its own")
     weighting: str = knob("samples", "the server's mean of bodies", choices=WEIGHTINGS)
@@ -110,7 +117,7 @@ class FedPac(Averaging):
         received = here.complete(split.join(theta, down["head"]))
         noise = here.of_training_samples(lambda k, s: statistics(task, received[k], s))
         # φ_i first, under the body received; then θ_i under that head
-        amount = (self.head_steps, self.head_epochs)
+        amount = (self.head_steps, self.head_epochs or self.epochs)
         head = train_part(task, split, theta, down["head"], here, self.head_lr, "w", *amount)
         amount = (self.steps, self.epochs)
         extra = align if self.lam else None

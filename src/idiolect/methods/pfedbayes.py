@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import streams
@@ -88,7 +87,7 @@ class PFedBayes(Averaging):
                 g = normal_rows(noise, j * self.draws + k, task).to(q.mu)
                 # θ = h(v, g) = μ + log(1 + exp(ρ)) g
                 by_theta = task.grad(q.mu + q.sigma * g, batch) / self.draws
-                slope = Gaussian(slope.mu + by_theta, slope.rho + by_theta * g * q.rho.sigmoid())
+                slope = Gaussian(slope.mu + by_theta, slope.rho + by_theta * g * q.slope)
             # q <- q - η ∇_q (-E_q log p(D_i | θ) + ζ KL(q || w)) / n_i
             tie = divergence_slopes(q, w)[0]
             mu = moved(q.mu, slope.mu + zeta * tie.mu, self.lr, by_mu, active)
@@ -106,26 +105,34 @@ class PFedBayes(Averaging):
 
 
 class Gaussian(NamedTuple):
-    """Distributions of models, each number by itself: N(μ, σ²), σ = log(1 + exp(ρ))."""
+    """Distributions of models, each number by itself: N(μ, σ²), σ = log(1 + exp(ρ)).
+
+    torch's softplus and sigmoid give a row other last bits beside other rows; exp and log1p do not.
+    """
 
     mu: Tensor  # [K, d]
     rho: Tensor  # [K, d]
 
     @property
     def sigma(self) -> Tensor:
-        return F.softplus(self.rho)
+        return self.rho.clamp(min=0) + (-self.rho.abs()).exp().log1p()
+
+    @property
+    def slope(self) -> Tensor:
+        """dσ/dρ, the sigmoid of ρ."""
+        return 1 / (1 + (-self.rho).exp())
 
 
 def divergence_slopes(q: Gaussian, w: Gaussian) -> tuple[Gaussian, Gaussian]:
     """The gradients of KL(q || w) in q and in w.
 
-    KL = Σ log(σ_w / σ_q) + (σ_q² + (μ_q - μ_w)²) / (2 σ_w²) - 1/2, and dσ/dρ is the sigmoid of ρ.
+    KL = Σ log(σ_w / σ_q) + (σ_q² + (μ_q - μ_w)²) / (2 σ_w²) - 1/2.
     """
     precision = 1 / w.sigma.square()
     gap = q.mu - w.mu
-    by_q = (q.sigma * precision - 1 / q.sigma) * q.rho.sigmoid()
+    by_q = (q.sigma * precision - 1 / q.sigma) * q.slope
     square = q.sigma.square() + gap.square()
-    by_w = (1 - square * precision) / w.sigma * w.rho.sigmoid()
+    by_w = (1 - square * precision) / w.sigma * w.slope
     return Gaussian(gap * precision, by_q), Gaussian(-gap * precision, by_w)
 
 

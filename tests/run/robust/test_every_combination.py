@@ -65,7 +65,9 @@ def lines() -> list:
 def refusal(name: str, channel: str, rule: str) -> str:
     """What a combination that makes no sense is answered; "" for the others."""
     method = make_method(name)
-    contract = Contract(method, TASK, build(Settings, {"channel": channel}, "run").channel, 0)
+    contract = Contract(
+        method, method.extended(TASK), build(Settings, {"channel": channel}, "run").channel, 0
+    )
     if method.traits.uncombined and rule != "mean":
         return f"rule must be 'mean' for {name_of(method)}"
     by_client = contract.keeps_rows or contract.addresses
