@@ -102,7 +102,7 @@ def row(name: str, task: il.Task, distances: dict[str, float]) -> dict[str, Any]
     file = SOURCE / f"{kind.__module__.rpartition('.')[2]}.py"
     contract = Contract(method, method.extended(task), Channel(), 0)
     up = sum(method.message(contract.task).values())
-    down = contract.down.values + contract.addressed.values
+    down = sum(one.down.values + one.addressed.values for one in contract.exchanges)
     return {
         "method": f"`{name}`",
         "lines": code_lines(file.read_text("utf-8")),
