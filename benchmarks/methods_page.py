@@ -36,7 +36,7 @@ TESTS = ROOT / "tests" / "methods"
 WITH_REFERENCES = (
     *("fedavg", "shared", "drift", "personal", "mixtures"),
     *("partial", "ffgg", "lpproj", "choosing", "lora", "addressed_methods"),
-    *("features", "predictors", "two_heads"),
+    *("features", "predictors", "two_heads", "feddane"),
 )
 
 # read from the files of these repositories in November 2026: a name is there as a file of its own
