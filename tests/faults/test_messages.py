@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import idiolect as il
-from helpers import classification
-from idiolect.methods import METHODS, make_method
+from helpers import ONE_EXCHANGE, classification
+from idiolect.methods import make_method
 from idiolect.wire import messages as wire
 from run.robust.common import tampering, with_header
 
@@ -112,9 +112,7 @@ def test_a_rejected_message_is_an_absent_client(name, monkeypatch):
     accounted(bad)
 
 
-SENDING = [
-    name for name, (cls, _) in METHODS.items() if make_method(name).message(il.Task(network))
-]
+SENDING = [name for name in ONE_EXCHANGE if make_method(name).message(il.Task(network))]
 
 
 @pytest.mark.parametrize("name", SENDING)
