@@ -39,7 +39,7 @@ TESTS = ROOT / "tests" / "methods"
 WITH_REFERENCES = (
     *("fedavg", "shared", "drift", "personal", "mixtures"),
     *("partial", "ffgg", "lpproj", "choosing", "lora", "addressed_methods"),
-    *("features", "predictors", "two_heads", "shared_features", "bayes", "unlike"),
+    *("features", "predictors", "two_heads", "shared_features", "bayes", "unlike", "feddane"),
 )
 
 # read from lists of the files of these repositories, of all the history that is stored of them, in
@@ -128,7 +128,7 @@ def row(name: str, task: il.Task, distances: dict[str, float]) -> dict[str, Any]
     file = SOURCE / f"{kind.__module__.rpartition('.')[2]}.py"
     contract = Contract(method, method.extended(task), Channel(), 0)
     up = sum(method.message(contract.task).values())
-    down = contract.down.values + contract.addressed.values
+    down = sum(one.down.values + one.addressed.values for one in contract.exchanges)
     return {
         "method": f"`{name}`",
         "lines": code_lines(file.read_text("utf-8")),

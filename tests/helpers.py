@@ -10,9 +10,11 @@ from torch import nn
 
 import idiolect as il
 from idiolect.core.documents import sealed, unsealed
+from idiolect.methods import METHODS, make_method
 from idiolect.testing import gradients_of, private_of, state_of
 
 __all__ = [
+    "ONE_EXCHANGE",
     "by_turns",
     "classification",
     "gradients_of",
@@ -26,6 +28,8 @@ __all__ = [
 ]
 
 FEATURES = 6
+# of the table, methods whose rounds are one exchange: a version is a round
+ONE_EXCHANGE = [name for name in METHODS if not make_method(name).traits.exchanges]
 CLASSES = 3
 
 

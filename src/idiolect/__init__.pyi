@@ -12,7 +12,7 @@ from .data.federation import Federation
 from .deploy.models import load_exported
 from .engine.delays import parse_delays
 from .host.scores import interval, paired_difference
-from .method import Combine, Method, Traits
+from .method import Combine, Exchange, Method, Traits
 from .methods import (
     METHODS,
     Apfl,
@@ -105,6 +105,7 @@ __all__ = [
     "Dichotomy",
     "Ditto",
     "DualLora",
+    "Exchange",
     "FedAla",
     "FedAlt",
     "FedAmp",

@@ -10,6 +10,7 @@ import torch
 
 import idiolect as il
 from engine.stand_in import StandIn, Wires, three
+from helpers import ONE_EXCHANGE
 from idiolect.cli.main import main
 from idiolect.core.knobs import SettingError
 from idiolect.data.prepare import Preparation
@@ -22,7 +23,6 @@ from idiolect.deploy.site.rules import Rules
 from idiolect.deploy.site.site import Site
 from idiolect.deploy.site.state import StateFolder
 from idiolect.host.calls import Call
-from idiolect.methods import METHODS
 from idiolect.run.plan import Plan
 from idiolect.testing import federation
 
@@ -58,13 +58,18 @@ def same(one, other) -> None:
         assert mine["test_loss"] == pytest.approx(its["test_loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ONE_EXCHANGE)
 def test_a_deployed_run_has_the_figures_of_one_process(method, tmp_path):
     told = []
     result = serve(Wires(three(DATA)), deployment(method), tmp_path / "run", tell=told.append)
     same(result, inprocess(method))
     assert "east takes part with 2 clients" in told
     assert il.load(tmp_path / "run").summary()["accuracy"] == result.summary()["accuracy"]
+
+
+def test_rounds_of_several_exchanges_are_refused_before_anybody_is_waited_for(tmp_path):
+    with pytest.raises(SettingError, match=r"one exchange of messages per round .*'feddane'"):
+        serve(Wires({}), deployment("feddane"), tmp_path / "run", tell=quiet)
 
 
 def test_metrics_are_those_of_one_process(tmp_path):

@@ -9,6 +9,7 @@ from torch import nn
 
 import helpers
 import idiolect as il
+from engine.engine_suite import STATEFUL
 from engine.loopback import Loopback, local_rounds, remote, remote_rounds
 from engine.setting import (
     CLIENTS,
@@ -214,7 +215,7 @@ def test_a_quorum_is_asked_of_every_exchange():
 
 
 # -- carriers, hosts and resume --------------------------------------------------------------------
-@pytest.mark.parametrize("channel", ["none", "feedback + topk(share=0.3) + half", EXACT])
+@pytest.mark.parametrize("channel", ["none", STATEFUL, EXACT])
 @pytest.mark.parametrize("method", ["feddane", "three"])
 def test_carriers_and_numbers_of_hosts_do_not_matter(method, channel):
     agreed = contract("feddane", channel) if method == "feddane" else of(Three(), channel)
@@ -333,9 +334,23 @@ def test_the_server_steps_once_per_round():
 
 def test_candidates_are_asked_once_per_round():
     settings = {"rounds": 2, "sample": 2, "selection": "power-of-choice(candidates=4)"}
-    chosen = helpers.run(il.FedDane(), FEDERATION, TASK, **settings).summary()["bytes"]["up"]
+    dane, prox = (
+        helpers.run(method, FEDERATION, TASK, **settings)
+        for method in (il.FedDane(correction=0.0), il.FedProx())
+    )
+    assert torch.equal(state_of(dane)["w"], state_of(prox)["w"])  # of the same candidates
     plain = helpers.run(il.FedDane(), FEDERATION, TASK, rounds=2, sample=2)
-    assert chosen - plain.summary()["bytes"]["up"] == 2 * 4 * 40
+    asked = dane.summary()["bytes"]["up"] - plain.summary()["bytes"]["up"]
+    assert asked == 2 * 4 * 40
+
+
+def test_messages_of_each_exchange_can_be_summed_as_they_arrive():
+    settings = {"rounds": 2, "sample": 5, "rule": "mean"}
+    held_all = state_of(helpers.run(il.FedDane(), FEDERATION, TASK, **settings))
+    result = helpers.run(il.FedDane(), FEDERATION, TASK, memory=1e-9, **settings)
+    assert result.session().server.plan.streams
+    for name, t in state_of(result).items():
+        torch.testing.assert_close(t, held_all[name], rtol=0, atol=1e-12)
 
 
 def test_a_server_is_not_saved_between_exchanges():

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import idiolect as il
-from helpers import classification, with_public
-from idiolect.methods import METHODS, make_method
+from helpers import ONE_EXCHANGE, classification, with_public
+from idiolect.methods import make_method
 from idiolect.wire import messages as wire
 from run.robust.common import tampering, with_header
 
@@ -117,7 +117,7 @@ def sends(name) -> bool:
     return bool(method.message(method.extended(il.Task(network))))
 
 
-SENDING = [name for name in METHODS if sends(name)]
+SENDING = [name for name in ONE_EXCHANGE if sends(name)]
 
 
 @pytest.mark.parametrize("name", SENDING)

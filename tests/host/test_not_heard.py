@@ -15,7 +15,8 @@ from engine.setting import (
     of_server,
     server,
 )
-from idiolect.methods import METHODS, make_method
+from helpers import ONE_EXCHANGE
+from idiolect.methods import make_method
 from idiolect.server.server import Server
 
 ROUNDS = 6
@@ -74,7 +75,7 @@ def assert_same(one, other) -> None:
         torch.testing.assert_close(t, b[name], rtol=0.0, atol=most, msg=name)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ONE_EXCHANGE)
 def test_a_client_that_is_not_heard_is_as_one_that_was_not_selected(name):
     """For the server, for every private row and for what the channel keeps."""
     method = make_method(name)
@@ -104,7 +105,7 @@ def test_so_it_is_through_a_channel(name, channel):
         assert_same(engine, absent)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ONE_EXCHANGE)
 def test_a_round_that_does_not_count_leaves_everything_as_it_was(name):
     """Fewer messages than the quorum: nobody is heard."""
     method = make_method(name)

@@ -162,7 +162,8 @@ def test_the_personal_model_of_ditto_has_statistics_of_its_own(federation, how):
         assert_is(result.personal(id), module.eval())
 
 
-REFUSING = {"fedem", "fedrod"}  # statistics of several models; one at the end of the model
+# statistics of several models; one at the end of the model; several exchanges
+REFUSING = {"fedem", "fedrod", "feddane"}
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - REFUSING))

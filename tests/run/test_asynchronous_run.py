@@ -212,6 +212,7 @@ REFUSED = {
         "sends nothing; all 21 .* private",
     ),
     "ifca": "the part choice of its message",
+    "feddane": "several exchanges",
     "feddyn": "adds up the changes",
     "fednova": "as long as the mean client's",
     "fedsplit": "every client is heard",

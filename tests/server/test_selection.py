@@ -39,10 +39,10 @@ def federation():
     return setting.make_federation()
 
 
-def pool(data, sample, version=0, seed=0) -> Pool:
+def pool(data, sample, number=0, seed=0) -> Pool:
     data = torch.as_tensor(data).double()
     keys = streams.name_keys([f"client {k}" for k in range(len(data))])
-    return Pool(seed, version, keys, torch.arange(len(data)), data, sample)
+    return Pool(seed, number, keys, torch.arange(len(data)), data, sample)
 
 
 # -- uniform ---------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_selection_takes_all_where_there_are_fewer():
 
 
 def test_uniform_is_the_sample_it_always_was():
-    drawn = pool([5, 1, 9, 4], 2, version=3)
+    drawn = pool([5, 1, 9, 4], 2, number=3)
     assert torch.equal(Uniform().draw(drawn), select(0, 3, drawn.keys, drawn.eligible, 2))
     assert Settings().selection == Uniform()
 

@@ -73,6 +73,7 @@ def serve(
     """
     settings = deployment.run_plan.make_settings()
     _check_positive(deployment, settings)
+    check_one_exchange(deployment.plan.make_method())
     with RunDirectory(directory, fresh=not resume) as folder:
         folder.clear()
         run_id = RunIdentity.read(directory).id if resume else secrets.token_hex(16)
@@ -311,7 +312,6 @@ class DeployedRun:
         self.watched: WatchedRun | None = None
         self.sums: Sums = {}
         self.method = deployment.plan.make_method()
-        check_one_exchange(self.method)
         self.census: Census = replace(census_of(sites, NAME), class_names=_labels(deployment))
         self.task: Task = deployment.plan.make_task(self.census)
         self.parts = prepare(self.method, self.task, self.census, self.settings)

@@ -30,7 +30,7 @@ class FedDane(FedProx):
 
     traits = replace(
         FedProx.traits,
-        sends="d up in each of two exchanges, d and 2 d down",
+        sends="2 d up, 3 d down",
         changes=("g",),
         exchanges=(Exchange("gradient", up=("g",), down=("w",)), Exchange("model", up=("w",))),
         reductions={

@@ -36,7 +36,7 @@ class Pool:
     """Whom a round may hear, and how many it wants."""
 
     seed: int
-    version: int  # of the round
+    round: int
     keys: Keys  # uint64[N]: of all clients, by wire id
     eligible: Tensor  # int64, increasing: wire ids of those that may take part
     data: Tensor  # float64[N]: how much data each has (training samples, or its weight)
@@ -44,7 +44,7 @@ class Pool:
 
     def words(self, purpose: str, wire_ids: Tensor) -> Keys:  # -> uint64[K]
         """A random stream of this round for each of these clients."""
-        return streams.keys(self.seed, purpose, self.version, self.keys[wire_ids.numpy()])
+        return streams.keys(self.seed, purpose, self.round, self.keys[wire_ids.numpy()])
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Uniform(ClientSelection):
     """A uniform sample without replacement: every client as often as any other."""
 
     def draw(self, pool: Pool) -> Tensor:
-        return select(pool.seed, pool.version, pool.keys, pool.eligible, pool.sample)
+        return select(pool.seed, pool.round, pool.keys, pool.eligible, pool.sample)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class Server:
         """Whom to ask for the loss of the shared model before the next round; None for nobody."""
         if self.taking_part is not None:
             return None
-        pool = self._pool(self.version)
+        pool = self._pool(self.rounds)
         if not self.contract.up.length:
             return None
         if not self.selection.most_asked(pool.sample, len(pool.eligible)):
@@ -513,20 +513,21 @@ class Server:
             total += 3 * HEADER.itemsize + query_length * (4 + 4 + task.dtype.itemsize)
         return total
 
-    def _pool(self, version: int) -> Pool:
+    def _pool(self, number: int) -> Pool:
+        """Whom the round of this number may hear."""
         roster = self.roster
         data = roster.samples if roster.weights is None else roster.weights
         seed = self.contract.task.seed
-        return Pool(seed, version, roster.keys, roster.eligible_ids(), data.double(), self.sample)
+        return Pool(seed, number, roster.keys, roster.eligible_ids(), data.double(), self.sample)
 
-    def _selected(self, version: int, answers: CandidateLosses | None) -> Tensor:
+    def _selected(self, number: int, answers: CandidateLosses | None) -> Tensor:
         """The wire ids of those heard; what candidates were sent and answered is booked."""
-        pool = self._pool(version)
+        pool = self._pool(number)
         candidates = self.selection.draw(pool)
         if answers is None:
             return candidates
-        down = len(self.message(version))
-        self.ledger.sent_down(candidates, down, self.contract.down_values(version))
+        down = self.contract.down.length
+        self.ledger.sent_down(candidates, down, self.contract.down_values(self.version))
         self.ledger.answered(answers.wire_ids, ANSWER.length, ANSWER.values)
         return self.selection.choose(pool, answers)
 
