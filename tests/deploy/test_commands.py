@@ -240,6 +240,18 @@ def test_what_makes_no_sense_with_real_sites_is_refused(field):
         Deployment(Plan("fedavg", {}, "", settings=settings), ARRAY, Terms(**terms))
 
 
+@pytest.mark.parametrize(
+    ("plan", "match"),
+    [
+        (Plan("local", {}, "", model="linear | mlp"), "model must be one for all sites"),
+        (Plan("fedmd", {}, ""), "method must need no public inputs in a deployment, got 'fedmd'"),
+    ],
+)
+def test_sites_have_one_model_and_no_public_inputs(plan, match):
+    with pytest.raises(SettingError, match=match):
+        Deployment(plan, ARRAY)
+
+
 FORMS = {
     "kind": ({"kind": "pictures"}, "kind must be one of table, array, got 'pictures'"),
     "twice": ({**TABLE, "features": ["age", "age"]}, "each named once"),

@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from ..core.knobs import SettingError, build, nearest
 from ..core.text import plural, shown
@@ -334,12 +335,10 @@ the nearest is 13
         >>> f.with_public(np.ones((3, 4))).public_samples
         3
         """
-        own = leaves(self.inputs)
-        given = map_tree(torch.as_tensor, inputs) if isinstance(inputs, dict | tuple) else inputs
-        tensors = leaves(torch.as_tensor(given) if not isinstance(given, dict | tuple) else given)
+        tensors = [torch.as_tensor(t) for t in pytree.tree_leaves(inputs)]
         forms = [(tuple(t.shape[1:]), t.is_floating_point()) for t in tensors]
-        wanted = [(tuple(t.shape[1:]), t.is_floating_point()) for t in own]
-        counts = {len(t) for t in tensors}
+        wanted = [(tuple(t.shape[1:]), t.is_floating_point()) for t in leaves(self.inputs)]
+        counts = {len(t) if t.dim() else 0 for t in tensors}
         if forms != wanted or len(counts) != 1 or not min(counts):
             raise SettingError(
                 "public must be one or more inputs in the form of the clients', "
@@ -361,7 +360,7 @@ the nearest is 13
         >>> from . import load
         >>> f = load("synthetic", clients=3, samples=60).publish(20)
         >>> f.public_samples, int(f.sizes("train").sum())
-        (20, 28)
+        (20, 94)
         """
         trained = self.sizes("train")
         most = int((trained - 1).clamp(min=0).sum())

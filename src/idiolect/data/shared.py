@@ -49,6 +49,7 @@ class SharedData:
     blank: Federation  # with samples that take no memory
     inputs: Tree
     targets: Tree
+    public: Tree | None = None
 
     def open(self) -> Federation:
         """The federation."""
@@ -56,6 +57,7 @@ class SharedData:
             self.blank,
             inputs=map_tree(lambda place: place.open(), self.inputs),
             targets=map_tree(lambda place: place.open(), self.targets),
+            public=None if self.public is None else map_tree(lambda p: p.open(), self.public),
         )
         return data if self.blank.draw is None else data.with_draw(self.blank.draw)
 
@@ -87,11 +89,12 @@ def _write(data: Federation, path: Path) -> SharedData:
             return TensorPlace(path, offset, t.dtype, tuple(t.shape))
 
         inputs, targets = map_tree(store, data.inputs), map_tree(store, data.targets)
+        public = None if data.public is None else map_tree(store, data.public)
     nothing = {
         "inputs": map_tree(lambda t: blank(t, len(t)), data.inputs),
         "targets": map_tree(lambda t: blank(t, len(t)), data.targets),
     }
-    empty = replace(data, **nothing)
+    empty = replace(data, **nothing, public=None)
     if data.draw is not None:
         empty = empty.with_draw(data.draw)
-    return SharedData(empty, inputs, targets)
+    return SharedData(empty, inputs, targets, public)
