@@ -92,6 +92,8 @@ def test_a_method_that_is_another_one_on_this_model_is_left_out_with_the_reason(
     names = list(METHODS)
     assert left_out("lp-proj-1", task, names) == "the same code and settings as lp-proj"
     assert left_out("ffa-lora", task, names).endswith("this is FedAvg")
+    linear = BoardCase("digits", "linear", {"clients": 4}, most={"train": 9}).load()[1]
+    assert "this is Local" in left_out("fedper", linear, names)
     assert not left_out("fedprox", task, names) and not left_out("lp-proj-2", task, names)
 
 

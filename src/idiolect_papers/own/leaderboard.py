@@ -220,11 +220,14 @@ def main_field(name: str, method: Method) -> tuple[str, list[Any]]:
 
 def left_out(name: str, task: Task, names: Sequence[str]) -> str:
     """Why a method of the table has no row of its own on such a model; "" where it has one."""
-    method = make_method(name)
-    for other in names[: names.index(name)]:
-        if _twins(method, make_method(other)):
-            return TEXTS["reasons"]["twin"].format(other=other)
-    return equal_to(method, task)
+    try:
+        method = make_method(name)
+        for other in names[: names.index(name)]:
+            if _twins(method, make_method(other)):
+                return str(TEXTS["reasons"]["twin"].format(other=other))
+        return equal_to(method, task)
+    except SettingError as error:  # it needs more than a model and clients with data
+        return str(error)
 
 
 def _twins(one: Method, other: Method) -> bool:

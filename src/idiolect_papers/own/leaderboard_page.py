@@ -94,7 +94,7 @@ def _verdict(gain: float, adjusted: float) -> str:
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
-    """A run that diverged has no accuracy: it is right as often as never."""
+    """A run that diverged has no accuracy, and counts as never right."""
     return [0.0 if v is None else v for v in values]
 
 
