@@ -180,6 +180,9 @@ def test_gpfl_needs_classes_and_a_linear_last_layer():
         helpers.run(il.Gpfl(), task=il.Task(convolutions))
     with pytest.raises(il.SettingError, match=r"loss must be one of classes .* got 'mse'"):
         helpers.run(il.Gpfl(), helpers.regression(), helpers.linear(outputs=1, loss="mse"))
+    network = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    with pytest.raises(il.SettingError, match=r"frozen must leave the last layer out, got 2\.w"):
+        helpers.run(il.Gpfl(), task=il.Task(network, frozen="2.*"))
 
 
 def test_gpfl_with_one_output_has_two_classes():

@@ -97,13 +97,15 @@ class Gpfl(Averaging):
     weighting: str = knob("samples", "the server's mean", choices=WEIGHTINGS)
 
     def extend(self, module: nn.Module) -> nn.Module:
-        names = [name for name, p in module.named_parameters() if p.requires_grad]
-        path = parts_of(module, names).head[0].rpartition(".")[0] if names else ""
+        names = parts_of(module, [name for name, _ in module.named_parameters()]).head
+        path = names[0].rpartition(".")[0] if names else ""
         head = module.get_submodule(path)
         if not isinstance(head, nn.Linear):
             raise SettingError(
                 f"model must have a linear last layer for this method, got {type(head).__name__}"
             )
+        if not all(p.requires_grad for p in head.parameters()):
+            raise SettingError(f"frozen must leave the last layer out, got {', '.join(names)}")
         if not path:
             return Routes(head)
         parent, _, name = path.rpartition(".")
