@@ -18,6 +18,7 @@ from idiolect.host.metrics import Metric, MetricCounts, TargetForm, form_of
 from idiolect.host.scores import Scores
 from idiolect.run.session import Session
 from idiolect.server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from idiolect.server.selection import ANSWER
 from idiolect.testing.twins import TwinnedHost, twins_of
 from idiolect.wire import messages as wire
 from idiolect.wire.ragged import Ragged
@@ -59,6 +60,16 @@ class CheckedHost(TwinnedHost):
             check_scores(scores, splits, clients, form_of(host.data, host.contract.task.criterion))
         return scores
 
+    def losses(self, version, message, wire_ids) -> dict[str, Scores]:
+        host = self.host
+        scores = host.losses(version, message, wire_ids)
+        clients = host.wire_ids[host.rows(wire_ids)]
+        _demand(not scores["train"].metrics, "metrics beside losses")
+        form = form_of(host.data, host.contract.task.criterion)
+        check_scores(scores, ("train",), clients, form)
+        self.sent += [bytes(ANSWER.length)] * len(clients)  # what they count as
+        return scores
+
 
 def checked_hosts(session: Session, data: Federation) -> list[CheckedHost]:
     """The hosts of a session, each before twins whose messages must be the same."""
@@ -67,7 +78,7 @@ def checked_hosts(session: Session, data: Federation) -> list[CheckedHost]:
 
 def check_sent(host: Host, order: RoundRequest, update: HostUpdate) -> None:
     """What a host sends in a round: one declared message per client heard, and counts."""
-    contract = host.contract
+    contract = host.contract.of(order.version)
     _exactly(update, HostUpdate)
     rows = host.rows(order.train)
     trained = host.wire_ids[rows]

@@ -109,6 +109,11 @@ def test_only_declared_messages_leave_hosts_through_a_channel(name, channel):
     train(made, checked_hosts(made, FEDERATION))
 
 
+def test_only_losses_leave_hosts_whose_clients_are_asked_for_them():
+    made = session("scaffold", sample=2, selection="power-of-choice(candidates=4)")
+    train(made, checked_hosts(made, FEDERATION))
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_parts_of_a_private_row_that_shape_messages_are_known(name):
     made = session(name, hosts=1)

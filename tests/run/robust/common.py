@@ -149,7 +149,7 @@ def numbers(
 
     Models again, where models are sent.
     """
-    contract = result.session().contract
+    contract = result.session().contract.of(round)
     messages = stacked([s.messages for s in sent if len(s.messages)])
     who = senders(messages).sort().values
     link = contract.link

@@ -92,11 +92,11 @@ def test_method_channel_attack_and_rule_go_together(name, channel, attack, rule,
     ledger = server(result).ledger
     assert not ledger.rejected
     for version, update in spy.sent:
-        least, most = contract.up_lengths(version)
+        least, most = contract.of(version).up_lengths(version)
         assert (update.messages.lengths >= least).all() and (update.messages.lengths <= most).all()
     assert torch.equal(ledger.counts["bytes_up"], spy.bytes_up())
-    length = contract.down.length + contract.addressed.length
-    down = spy.trained() * length + spy.bytes_told()
+    lengths = [one.down.length + one.addressed.length for one in contract.exchanges]
+    down = spy.trained() * sum(lengths) // len(lengths) + spy.bytes_told()
     assert torch.equal(ledger.counts["bytes_down"], down)
 
 
