@@ -14,7 +14,7 @@ from idiolect.core.knobs import build
 from idiolect.host.host import Host, HostSettings
 from idiolect.host.scores import Scores
 from idiolect.methods import make_method
-from idiolect.run.prepare import prepare
+from idiolect.run.prepare import prepare, trained_task
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 from idiolect.server.protocol import Contract, HostUpdate
@@ -36,8 +36,8 @@ RUN = 7
 
 def contract(method: str = "fedprox-soft", channel: str = "none", **numerics) -> Contract:
     bound = TASK.under(**{"dtype": torch.float32, "kernel": "auto", "seed": 3} | numerics)
-    bound = bound.with_public(FEDERATION.public)
-    return Contract(make_method(method), bound, parse_channel(channel), RUN)
+    made = make_method(method)
+    return Contract(made, trained_task(made, bound, FEDERATION), parse_channel(channel), RUN)
 
 
 def server(
