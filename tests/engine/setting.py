@@ -14,7 +14,7 @@ from idiolect.core.knobs import build
 from idiolect.host.host import Host, HostSettings
 from idiolect.host.scores import Scores
 from idiolect.methods import make_method
-from idiolect.run.prepare import prepare
+from idiolect.run.prepare import prepare, trained_task
 from idiolect.run.session import Session
 from idiolect.run.settings import Settings
 from idiolect.server.protocol import Contract, HostUpdate
@@ -35,11 +35,9 @@ RUN = 7
 
 
 def contract(method: str = "fedprox-soft", channel: str = "none", **numerics) -> Contract:
+    bound = TASK.under(**{"dtype": torch.float32, "kernel": "auto", "seed": 3} | numerics)
     chosen = make_method(method)
-    task = chosen.extended(TASK)
-    bound = task.under(**{"dtype": torch.float32, "kernel": "auto", "seed": 3} | numerics)
-    bound = bound.with_public(FEDERATION.public)
-    return Contract(chosen, bound, parse_channel(channel), RUN)
+    return Contract(chosen, trained_task(chosen, bound, FEDERATION), parse_channel(channel), RUN)
 
 
 def server(

@@ -164,6 +164,33 @@ class WiderBody(nn.Sequential):
         super().__init__(first, nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
 
 
+def test_a_message_as_long_as_one_of_the_models_is_coded_alike_by_all():
+    """Scores of 9 public inputs in 3 classes, and 27 numbers of the small model."""
+    data = DATA.publish(9)
+    given = {"channel": "feedback + topk(share=0.3)", "progress": False, **USUAL}
+    one, three = (il.run("fedmd", groups(), data, hosts=h, **given) for h in (1, 3))
+    assert_same(one, three)
+    contracts = one.session().contracts
+    assert contracts[0].link == contracts[1].link
+    assert len({contract.checksum for contract in contracts}) == 1
+
+
+def test_a_group_may_have_running_statistics_that_another_has_not():
+    class Normed(nn.Sequential):
+        def __init__(self):
+            layers = [nn.Linear(FEATURES, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU()]
+            super().__init__(*layers, nn.Linear(HIDDEN, CLASSES))
+
+    for models in ({"small": small, "deep": Normed}, {"small": Normed, "deep": small}):
+        for method in ("fedproto", "fedmd"):
+            one, three = (
+                il.run(method, groups(**models), DATA.publish(8), hosts=h, progress=False, **USUAL)
+                for h in (1, 3)
+            )
+            assert_same(one, three)
+            assert one.record.notes["statistics"] == {"numbers": 7, "how": "private"}
+
+
 @pytest.mark.parametrize("method", ["fedproto", "fedmd"])
 def test_worker_processes_give_the_same_bits(method):
     here, there = (
@@ -199,6 +226,16 @@ def test_a_loaded_run_has_the_models_of_every_group(tmp_path):
         il.load(tmp_path / "run", task=small)
     with pytest.raises(il.SettingError, match="groups must be those of the run, small, deep"):
         il.load(tmp_path / "run", task=[small, Deep])
+
+
+def test_a_loaded_run_needs_its_data_where_its_messages_are_about_public_inputs(tmp_path):
+    data = DATA.publish(8)
+    for method in ("fedmd", "fedproto"):
+        il.run(method, groups(), data, directory=tmp_path / method, progress=False, **USUAL)
+    with pytest.raises(il.SettingError, match="the run had public inputs; give idiolect.load"):
+        il.load(tmp_path / "fedmd", task=groups()).personal("c0")
+    assert il.load(tmp_path / "fedproto", task=groups()).personal("c0")
+    assert il.load(tmp_path / "fedmd", task=groups(), federation=data).personal("c0")
 
 
 def test_modules_that_were_given_start_every_run_and_every_resume(tmp_path):

@@ -40,11 +40,16 @@ class Link:
     exchanges: int = 1  # of a round: versions of the server per round
 
     @classmethod
-    def fit(cls, channel: Channel, method: Method, task: Task) -> Link:
-        """The link for the messages up of a method."""
+    def fit(cls, channel: Channel, method: Method, task: Task, unlike: bool = False) -> Link:
+        """The link for the messages up of a method.
+
+        Where clients have `unlike` models no part has the tensors of one, whatever its length.
+        """
         message = sorted(method.message(task).items())
         parts = {
-            n: Form(m, task.layout.starts if m == task.d else (0, m), dtype=task.dtype)
+            n: Form(
+                m, task.layout.starts if m == task.d and not unlike else (0, m), dtype=task.dtype
+            )
             for n, m in message
         }
         exchanges = len(method.traits.exchanges) or 1

@@ -123,7 +123,8 @@ def _of_the_rest(parts: RunParts) -> Iterator[str]:
             "optimizer_options: momentum has no effect on one step per round, before which it is "
             "reset; optimizer_state='private' keeps it"
         )
-    if s.statistics != Settings().statistics and parts.first_task.statistics is None:
+    without = all(one.first_task.statistics is None for one in parts.each_group)
+    if s.statistics != Settings().statistics and without:
         yield f"statistics: {s.statistics!r} has no effect: the model keeps no running statistics"
     if s.patience_metric and not s.validates:
         yield (

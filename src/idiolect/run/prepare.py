@@ -162,10 +162,11 @@ class RunParts:
         words = same.pop()
         if words and not same:
             notes["equal_to"] = {"warning": f"{label_of(method)}: {words}"}
-        if task.statistics is not None:
-            notes["statistics"] = batchnorm.described(method, task, s.statistics)
-        if words := task.behaviour.warning:
-            notes["draws"] = {"warning": words}
+        for one in reversed([parts.first_task for parts in self.each_group]):
+            if one.statistics is not None:
+                notes["statistics"] = batchnorm.described(method, one, s.statistics)
+            if words := one.behaviour.warning:
+                notes["draws"] = {"warning": words}
         if self.target_scale is not None:
             notes["targets"] = {"text": described(self.target_scale)}
         if self.changes:
@@ -294,8 +295,10 @@ def run_parts(
 
 
 def trained_task(method: Method, task: Task, federation: Federation) -> Task:
-    """The task that a method trains: extended, with the public inputs of the data."""
-    if method.traits.uses_public and federation.public is None:
+    """The task that a method trains: extended, with the data's public inputs if it uses them."""
+    if not method.traits.uses_public:
+        return method.extended(task)
+    if federation.public is None:
         raise SettingError(
             f"public must be inputs that the server and all clients have for {name_of(method)}, "
             "got none: federation.publish(200) takes them from the training data, "

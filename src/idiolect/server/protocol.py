@@ -44,7 +44,7 @@ class Contract:
     @cached_property
     def link(self) -> Link:
         """The channel fitted to the method's messages."""
-        return Link.fit(self.channel, self.method, self.task)
+        return Link.fit(self.channel, self.method, self.task, bool(self.layouts))
 
     @cached_property
     def up(self) -> Schema:

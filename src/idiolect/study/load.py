@@ -178,7 +178,9 @@ class _Models:
 
     def _session(self, seed: int, best: bool) -> Session:
         identity = self.identity
-        if self.federation is None and "public" in identity.data:
+        fields = {k: v for k, v in identity.method.items() if k != "name"}
+        method = make_method(identity.method["name"], **fields)
+        if self.federation is None and method.traits.uses_public:
             self.federation = self._public_data()
         without = self.federation is None
         data = self._data(seed)
@@ -186,8 +188,6 @@ class _Models:
         if self.task is None:
             form = in_form(data, facts) if without else data
             self.task = self._plan().make_tasks(form)
-        fields = {k: v for k, v in identity.method.items() if k != "name"}
-        method = make_method(identity.method["name"], **fields)
         settings = build(Settings, identity.run, "run")
         scale = recorded_scale(facts)
         now = RunIdentity.of(method, self.task, data, settings, target_scale=scale)
