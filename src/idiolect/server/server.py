@@ -124,7 +124,7 @@ class Server:
             return None
         if not self.selection.most_asked(pool.sample, len(pool.eligible)):
             return None
-        return self.selection.draw(pool)
+        return self._sampled(self.rounds)
 
     def open(
         self,
@@ -522,14 +522,16 @@ class Server:
 
     def _selected(self, number: int, answers: CandidateLosses | None) -> Tensor:
         """The wire ids of those heard; what candidates were sent and answered is booked."""
-        pool = self._pool(number)
-        candidates = self.selection.draw(pool)
+        candidates = self._sampled(number)
         if answers is None:
             return candidates
         down = self.contract.down.length
         self.ledger.sent_down(candidates, down, self.contract.down_values(self.version))
         self.ledger.answered(answers.wire_ids, ANSWER.length, ANSWER.values)
-        return self.selection.choose(pool, answers)
+        return self.selection.choose(self._pool(number), answers)
+
+    def _sampled(self, number: int) -> Tensor:
+        return self.selection.draw(self._pool(number))
 
     def handover(self) -> Tensor | None:  # -> [d]
         """The model that a next stage starts from; None where there is none."""
