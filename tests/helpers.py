@@ -115,7 +115,7 @@ def run(method, federation=None, task=None, **settings) -> il.Result:
 
 def with_public(method, federation, count=12) -> il.Federation:
     """The same federation; with public inputs where the method needs some."""
-    method = il.make_method(method) if isinstance(method, str) else method
+    method = il.Plan.of(method).make_method()
     if not method.traits.uses_public or federation.public is not None:
         return federation
     noise = torch.Generator().manual_seed(3)

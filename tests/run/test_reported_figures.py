@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import idiolect as il
+from helpers import with_public
 from idiolect.methods import METHODS
 
 
@@ -42,7 +43,7 @@ def federation() -> il.Federation:
 @pytest.mark.parametrize("kernel", MODELS)
 @pytest.mark.parametrize("method", METHODS)
 def test_the_figure_is_that_of_the_module(method, kernel):
-    data = federation()
+    data = with_public(method, federation())
     torch.manual_seed(0)
     extends = type(il.make_method(method)).extend is not il.Method.extend  # it is a chain no more
     chosen = "auto" if extends and kernel == "stacked" else kernel

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 import idiolect as il
-from helpers import by_turns, classification, private_of, rewrite, state_of
+from helpers import by_turns, classification, private_of, rewrite, state_of, with_public
 from idiolect import METHODS, Interrupted, SettingError
 from idiolect.core import files, tensors
 from idiolect.methods import make_method
@@ -53,8 +53,9 @@ def run(
 
     given = {"rounds": ROUNDS, "sample": 3, "batch": 8} | settings
     resume = directory is not None and (directory / "settings.json").exists()
+    data = with_public(method, FEDERATION)
     return il.run(
-        method, task(), FEDERATION, directory=directory, progress=progress, resume=resume, **given
+        method, task(), data, directory=directory, progress=progress, resume=resume, **given
     )
 
 

@@ -232,7 +232,7 @@ def test_a_loaded_run_needs_its_data_where_its_messages_are_about_public_inputs(
     data = DATA.publish(8)
     for method in ("fedmd", "fedproto"):
         il.run(method, groups(), data, directory=tmp_path / method, progress=False, **USUAL)
-    with pytest.raises(il.SettingError, match="the run had public inputs; give idiolect.load"):
+    with pytest.raises(il.SettingError, match="the run had public inputs; give"):
         il.load(tmp_path / "fedmd", task=groups()).personal("c0")
     assert il.load(tmp_path / "fedproto", task=groups()).personal("c0")
     assert il.load(tmp_path / "fedmd", task=groups(), federation=data).personal("c0")
