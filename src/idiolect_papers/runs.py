@@ -92,7 +92,7 @@ class Runs:
         return self(settings, Stock({"": federation}, {"": task}), range(seeds), keep)
 
     def chosen(
-        self, candidates: Mapping[str, Sequence[Plan]], stock: Stock, seed: int
+        self, candidates: Mapping[str, Sequence[Plan]], stock: Stock, *seeds: int
     ) -> tuple[dict[str, Plan], float]:
         """Of every row the candidate that validation data prefer, and the CPU seconds spent.
 
@@ -106,7 +106,7 @@ class Runs:
         search_result = search(
             list(originals),
             stock,
-            [seed],
+            seeds,
             jobs=self.jobs,
             directory=self.directory,
             watch=job_progress,
@@ -132,7 +132,7 @@ def stored_runs(folder: Path, name: str, jobs: int = 0) -> Iterator[Runs]:
     ...          for lr in (0.0001, 0.1)}
     >>> with (tempfile.TemporaryDirectory() as folder,
     ...       stored_runs(Path(folder), "rates", jobs=1) as runs):
-    ...     chosen, _ = runs.chosen({"fedavg": list(rates.values())}, stock, seed=9)
+    ...     chosen, _ = runs.chosen({"fedavg": list(rates.values())}, stock, 9)
     ...     found = runs(rates, stock, seeds=range(2))
     >>> chosen["fedavg"] is rates[0.1], [summary["seeds"] for summary in found[0.1]]
     (True, [[0], [1]])

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,6 +167,20 @@ def test_one_case_may_be_run_alone_and_the_others_are_kept(small, tmp_path, trai
         written(tmp_path, "quick", cases, TINY, NAMES, runs, ["digit"])
 
 
+def test_settings_may_be_chosen_on_several_partitions_and_final_ones_are_others(tmp_path, trained):
+    written(
+        tmp_path,
+        "quick",
+        {"digits": DIGITS},
+        replace(TINY, searches=2),
+        ["fedavg"],
+        Runs(tmp_path / "runs", 1),
+    )
+    own = [label for label in trained if label.startswith("fedavg")]
+    seeds = [label.rpartition("seed=")[2] for label in own]
+    assert seeds == ["0", "1"] * TRIALS + ["2", "3"]
+
+
 def test_a_changed_default_is_run_again(small, tmp_path, trained, monkeypatch):
     (tmp_path / "leaderboard.json").write_text((small / "leaderboard.json").read_text())
     before = leaderboard.candidates
@@ -217,7 +231,7 @@ def figures(**accuracies):
     case = {"who": "made", "published": "dirichlet", "trained": 6, "new": 2, "parameters": 610}
     case |= {"majority": 0.3, "train": 9, "methods": rows, "rivals": rivals, "left_out": {}}
     names = {"methods": list(rows), "planned": ["digits", "heart"]}
-    return {"scale": "quick", "size": asdict(size), **names, "cases": {"digits": case}}
+    return {"scale": "quick", "size": size.as_dict(), **names, "cases": {"digits": case}}
 
 
 BOARD = figures(local=0.6, finetune=0.8, ditto=0.9, fedavg=0.5, fedprox=0.8)
@@ -275,6 +289,17 @@ def test_what_was_not_run_is_named():
     assert missing(absent) in page_of(absent)
 
 
+def test_how_far_apart_choices_of_one_method_come_out_is_said():
+    assert "Fine-tuned FedAvg was chosen" not in page_of(
+        figures(local=0.6, ditto=0.9, finetune=0.8) | {"cases": {}}
+    )
+    lucky = copy.deepcopy(BOARD)
+    other = copy.deepcopy(lucky["cases"]["digits"]["rivals"]["finetune 400"])
+    other["accuracy"] = [a + 0.03 for a in other["accuracy"]]
+    lucky["cases"]["digits"]["rivals"]["finetune 500"] = other
+    assert "between 0.800 and 0.830: smaller differences than these 3.0 points" in page_of(lucky)
+
+
 def test_a_row_without_its_rivals_is_not_compared():
     halfway = copy.deepcopy(BOARD)
     halfway["cases"]["digits"]["methods"]["ditto"]["gradients"] = 5000
@@ -297,5 +322,5 @@ def test_pfllibs_figures_stand_beside_ours_of_the_same_partition():
 def test_the_stored_page_is_that_of_its_figures():
     stored = json.loads((DOCS / "leaderboard.json").read_text())
     assert (DOCS / "leaderboard.md").read_text() == page_of(stored)
-    assert stored["size"] == asdict(SIZES[stored["scale"]])
+    assert stored["size"] == SIZES[stored["scale"]].as_dict()
     assert set(stored["cases"]) <= set(CASES[stored["scale"]])

@@ -174,7 +174,7 @@ def measured(
                     "eval_every": 0,
                 }
                 candidates[title, label] = [setting(title, label, c, run) for c in several]
-    best, _ = runs.chosen({": ".join(key): c for key, c in candidates.items()}, stock, seed=0)
+    best, _ = runs.chosen({": ".join(key): c for key, c in candidates.items()}, stock, 0)
     final = {}
     for title, label in candidates:
         case, winner = cases[title], best[f"{title}: {label}"]

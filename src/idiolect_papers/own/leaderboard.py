@@ -140,11 +140,15 @@ class BoardSize:
     epochs: int  # passes over a client's data per round, in place of steps
     seeds: int  # of the data, and of training: each has both of its own
     batch: int = 10
+    searches: int = 1  # partitions that settings are chosen on; the seeds of the final runs follow
+
+    def as_dict(self) -> Row:
+        """Plain data."""
+        return asdict(self)
 
 
-SIZES = {"quick": BoardSize(25, 10, 0, 5), "full": BoardSize(2000, 200, 1, 5)}
+SIZES = {"quick": BoardSize(25, 10, 0, 5), "full": BoardSize(2000, 200, 1, 5, searches=3)}
 CASES = {"quick": QUICK, "full": FULL}
-SEARCH = 0  # the seed of the search and its partition; those of the final runs follow
 
 
 # -- candidates -----------------------------------------------------------------------------------
@@ -296,11 +300,12 @@ class Board:
 
         SettingError where no choice can be run, or all of them diverge.
         """
+        first, last = self.size.searches, self.size.searches + self.size.seeds
         plans = [self._plan(label, method, varied) for method, varied in choices]
-        chosen, seconds = self.runs.chosen({label: plans}, self.stock, SEARCH)
-        plan = self._repeated(chosen[label])
-        last = SEARCH + 1 + self.size.seeds
-        by_row = self.runs({label: plan}, self.stock, range(SEARCH + 1, last), ("cross_client",))
+        searched = {_repeated(plan, range(first)): plan for plan in plans}
+        chosen, seconds = self.runs.chosen({label: list(searched)}, self.stock, *range(first))
+        plan = _repeated(searched[chosen[label]], range(first, last))
+        by_row = self.runs({label: plan}, self.stock, range(first, last), ("cross_client",))
         return {
             "chosen": plan.varied,
             **_figures(by_row[label]),
@@ -310,7 +315,10 @@ class Board:
     def key(self, choices: Sequence[Choice]) -> str:
         """A digest of what a row depends on, but for the code."""
         methods = [[type(method).__name__, method.as_dict()] for method, _ in choices]
-        parts = [FORMAT, self.case.facts(), asdict(self.size), methods]
+        size = self.size.as_dict()
+        if size["searches"] == 1:
+            del size["searches"]
+        parts = [FORMAT, self.case.facts(), size, methods]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def _plan(self, label: str, method: Method, varied: Row) -> Plan:
@@ -327,11 +335,11 @@ class Board:
             del run["sample"]
         return Plan.of(method, settings=run, name=label, varied=varied)
 
-    def _repeated(self, plan: Plan) -> Plan:
-        """The same plan with a partition for each seed, none of them that of the search."""
-        seeds = range(SEARCH + 1, SEARCH + 1 + self.size.seeds)
-        own = {"seed": SEARCH + 1, "data_seeds": ",".join(map(str, seeds)) + ","}
-        return replace(plan, settings={**plan.settings, **own})
+
+def _repeated(plan: Plan, seeds: range) -> Plan:
+    """The same plan with a partition for each of these seeds."""
+    own = {"seed": seeds[0], "data_seeds": ",".join(map(str, seeds)) + ","}
+    return replace(plan, settings={**plan.settings, **own})
 
 
 def _figures(summaries: Sequence[Summary]) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -185,11 +185,29 @@ def case_words(title: str, case: Row, every: Sequence[Comparison]) -> str:
         sentences.append(WORDS["worse"].format(number=len(worse), names=names))
     if groups[UNCLEAR]:
         sentences.append(WORDS["unclear"].format(number=len(groups[UNCLEAR])))
+    sentences += _luck(case)
     alone = next((c for c in own if c.method == "local"), None)
     if alone:
         sentences.append(WORDS["local"].format(gain=points(alone.gain, alone.half)))
     sentences += _elsewhere(case)
     return " ".join(sentences)
+
+
+def _luck(case: Row) -> list[str]:
+    """How far apart choices of the same method by validation data come out.
+
+    Of all times that fine-tuned FedAvg was chosen, those with at most twice the fewest gradients.
+    """
+    rows = [row for n, row in case["rivals"].items() if n.startswith(f"{REFERENCE} ")]
+    rows += [row for n, row in case["methods"].items() if n == REFERENCE]
+    few = [r for r in rows if r["gradients"] <= 2 * min(row["gradients"] for row in rows)]
+    means = [m for row in few if (m := mean(row["accuracy"])) is not None]
+    if len(means) < 2:
+        return []
+    spent = [row["gradients"] for row in few]
+    facts = {"times": len(means), "least": f"{min(means):.3f}", "most": f"{max(means):.3f}"}
+    facts |= {"spread": f"{100 * (max(means) - min(means)):.1f}"}
+    return [WORDS["luck"].format(**facts, few=f"{min(spent):.0f}", many=f"{max(spent):.0f}")]
 
 
 def _elsewhere(case: Row) -> list[str]:
@@ -347,6 +365,17 @@ def _settings(varied: Mapping[str, Any]) -> str:
     )
 
 
+def _partitions(searches: int) -> str:
+    """For a sentence.
+
+    >>> _partitions(1), _partitions(3)
+    ('one partition (seed 0)', '3 partitions (seeds 0 to 2)')
+    """
+    if searches == 1:
+        return "one partition (seed 0)"
+    return f"{searches} partitions (seeds 0 to {searches - 1})"
+
+
 def left_out_table(stored: Row) -> list[Row]:
     """Methods without a row, and why."""
     cases = stored["cases"].values()
@@ -425,6 +454,7 @@ def page_of(stored: Row) -> str:
         scale=stored["scale"],
         scale_words=TEXTS["scales"][stored["scale"]].format(**stored["size"]),
         size=stored["size"],
+        searches=_partitions(stored["size"]["searches"]),
         level=f"{100 * LEVEL:.0f}",
         minutes=f"{seconds / 60:.0f}",
     )
@@ -456,7 +486,7 @@ def written(
     for done in measure(cases, size, rows, names, runs, only):
         stored = {
             "scale": scale,
-            "size": asdict(size),
+            "size": size.as_dict(),
             "methods": list(names),
             "planned": list(cases),
             "cases": {title: done[title] for title in cases if title in done},
