@@ -79,8 +79,8 @@ A name may stand for a method with fields and settings of the run; whatever is s
 DEFAULTS_HEAD = """\
 ## Defaults that no search has chosen
 
-The others are chosen by the rule of [defaults.md](defaults.md); for these its search makes no sense,
-or has not been run.
+The others are chosen by the rule of [defaults.md](defaults.md); for these its search makes no
+sense, or has not been run.
 """
 
 
