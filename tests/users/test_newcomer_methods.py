@@ -185,25 +185,38 @@ def lone_model(self, task, down, private, here):
     return {"w": il.solvers.sgd(task, down["w"], here, self.lr, 2)}, private
 
 
+def message_alone(self, task, down, private, here):
+    return {"w": down["w"]}
+
+
+def own_rows(self, task, clients):
+    return {"v": task.x0.repeat(len(clients), 1)}
+
+
+def forgets_rows(self, task, down, private, here):
+    return il.FedAvg.update(self, task, down, private, here)[0], {}
+
+
+def one_for_all(self, task, server, clients):
+    return {"u": task.x0}
+
+
 MISTAKES = {
     "update must send the parts that message declares": broken(
         newcomer_methods.PFedHn, message=il.Method.message
     ),
     "update must return a pair, (message up, new private rows), got dict": broken(
-        update=lambda self, task, down, private, here: {"w": down["w"]}
+        update=message_alone
     ),
     "update must return private rows of the same names as private, v, got none": broken(
-        newcomer_methods.KnnPer,
-        private=lambda self, task, clients: {"v": task.x0.repeat(len(clients), 1)},
-        update=lambda self, *a: (il.FedAvg.update(self, *a)[0], {}),
+        newcomer_methods.KnnPer, private=own_rows, update=forgets_rows
     ),
     "x must be rows [K, d], a model for each client": broken(update=lone_model),
     "server_rows must keep other parts than server, got 'w' from both": broken(
         newcomer_methods.FedAmp, server=il.Method.server
     ),
     "address must return a row for each client, [K, ...], got 'u' of shape": broken(
-        newcomer_methods.FedAmp,
-        address=lambda self, task, server, clients: {"u": task.x0},
+        newcomer_methods.FedAmp, address=one_for_all
     ),
     "Mine must be decorated with @dataclass(frozen=True): without it share is no field": None,
 }
