@@ -172,9 +172,11 @@ def pure(method: Method, settings: Settings) -> None:
     before = {name: _copy(state) for name, state in states.items()}
 
     here = bench.here()
-    up, rows = bench.contract.checked(
-        method.update(task, down, private, here), private, bench.clients
-    )
+    result = method.update(task, down, private, here)
+    try:
+        up, rows = bench.contract.checked(result, private, bench.clients)
+    except SettingError as error:
+        raise AssertionError(str(error)) from error
     assert all(t.dtype == task.dtype for t in up.values()), (
         f"a message must be in the task's dtype, {task.dtype}"
     )
