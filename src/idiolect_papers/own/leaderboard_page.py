@@ -160,7 +160,9 @@ def _across(every: Sequence[Comparison], spreads: Mapping[str, float]) -> list[s
         unsure = [c for c in better if c.gain < spreads[c.case]]
         if unsure:
             spread = points(max(spreads[c.case] for c in unsure)).lstrip("+")
-            sentences.append(WORDS["unsure"].format(number=len(unsure), spread=spread))
+            sentences.append(
+                WORDS["unsure"].format(number=len(unsure), all=len(better), spread=spread)
+            )
     else:
         sentences.append(WORDS["none"])
     return sentences
