@@ -297,7 +297,12 @@ def test_how_far_apart_choices_of_one_method_come_out_is_said():
     other = copy.deepcopy(lucky["cases"]["digits"]["rivals"]["finetune 400"])
     other["accuracy"] = [a + 0.03 for a in other["accuracy"]]
     lucky["cases"]["digits"]["rivals"]["finetune 500"] = other
-    assert "between 0.800 and 0.830: smaller differences than these 3.0 points" in page_of(lucky)
+    text = page_of(lucky)
+    assert "between 0.800 and 0.830: smaller differences than these 3.0 points" in text
+    assert "Gains smaller than" not in text  # ditto gains 10
+    other["accuracy"] = [a + 0.1 for a in other["accuracy"]]
+    assert "Gains smaller than the 13.0 points" in page_of(lucky)
+    assert "chosen again (see below): 1 of 1;" in page_of(lucky)
 
 
 def test_a_row_without_its_rivals_is_not_compared():

@@ -131,12 +131,12 @@ def opening(stored: Row, every: Sequence[Comparison]) -> str:
     }
     sentences = [WORDS["counts"].format(**facts)]
     if every:
-        sentences += _across(every)
+        sentences += _across(every, {title: luck(c) for title, c in stored["cases"].items()})
     return " ".join(sentences)
 
 
-def _across(every: Sequence[Comparison]) -> list[str]:
-    """What holds over all cases."""
+def _across(every: Sequence[Comparison], spreads: Mapping[str, float]) -> list[str]:
+    """What holds over all cases; `spreads` is what luck does to fine-tuned FedAvg in each."""
     verdicts: dict[str, list[str]] = {}
     for c in every:
         verdicts.setdefault(c.method, []).append(c.verdict)
@@ -157,6 +157,12 @@ def _across(every: Sequence[Comparison]) -> list[str]:
     if better:
         best = max(better, key=lambda c: c.gain)
         sentences.append(WORDS["largest"].format(words=best.words(), case=best.case))
+        unsure = [c for c in better if c.gain < spreads[c.case]]
+        if unsure:
+            spread = points(max(spreads[c.case] for c in unsure)).lstrip("+")
+            sentences.append(
+                WORDS["unsure"].format(number=len(unsure), all=len(better), spread=spread)
+            )
     else:
         sentences.append(WORDS["none"])
     return sentences
@@ -185,7 +191,7 @@ def case_words(title: str, case: Row, every: Sequence[Comparison]) -> str:
         sentences.append(WORDS["worse"].format(number=len(worse), names=names))
     if groups[UNCLEAR]:
         sentences.append(WORDS["unclear"].format(number=len(groups[UNCLEAR])))
-    sentences += _luck(case)
+    sentences += _luck_words(case)
     alone = next((c for c in own if c.method == "local"), None)
     if alone:
         sentences.append(WORDS["local"].format(gain=points(alone.gain, alone.half)))
@@ -193,21 +199,34 @@ def case_words(title: str, case: Row, every: Sequence[Comparison]) -> str:
     return " ".join(sentences)
 
 
-def _luck(case: Row) -> list[str]:
-    """How far apart choices of the same method by validation data come out.
+def chosen_again(case: Row) -> list[Row]:
+    """All times that validation data chose fine-tuned FedAvg's settings: by number of gradients.
 
-    Of all times that fine-tuned FedAvg was chosen, those with at most twice the fewest gradients.
+    Those with half to twice the gradients of its own row, so that gradients explain little.
     """
-    rows = [row for n, row in case["rivals"].items() if n.startswith(f"{REFERENCE} ")]
-    rows += [row for n, row in case["methods"].items() if n == REFERENCE]
-    few = [r for r in rows if r["gradients"] <= 2 * min(row["gradients"] for row in rows)]
-    means = [m for row in few if (m := mean(row["accuracy"])) is not None]
-    if len(means) < 2:
+    own = case["methods"].get(REFERENCE)
+    if own is None:
         return []
-    spent = [row["gradients"] for row in few]
-    facts = {"times": len(means), "least": f"{min(means):.3f}", "most": f"{max(means):.3f}"}
-    facts |= {"spread": f"{100 * (max(means) - min(means)):.1f}"}
-    return [WORDS["luck"].format(**facts, few=f"{min(spent):.0f}", many=f"{max(spent):.0f}")]
+    rows = [own, *(row for n, row in case["rivals"].items() if n.startswith(f"{REFERENCE} "))]
+    about_as_many = (row for row in rows if 0.5 <= row["gradients"] / own["gradients"] <= 2)
+    return [row for row in about_as_many if mean(row["accuracy"]) is not None]
+
+
+def luck(case: Row) -> float:
+    """How far apart these come out, in accuracy; 0 where there is one only."""
+    means = [mean(row["accuracy"]) or 0.0 for row in chosen_again(case)]
+    return max(means) - min(means) if means else 0.0
+
+
+def _luck_words(case: Row) -> list[str]:
+    rows = chosen_again(case)
+    if len(rows) < 2:
+        return []
+    means = [mean(row["accuracy"]) or 0.0 for row in rows]
+    spent = [row["gradients"] for row in rows]
+    facts = {"times": len(rows), "least": f"{min(means):.3f}", "most": f"{max(means):.3f}"}
+    facts |= {"few": f"{min(spent):.0f}", "many": f"{max(spent):.0f}"}
+    return [WORDS["luck"].format(**facts, spread=f"{100 * luck(case):.1f}")]
 
 
 def _elsewhere(case: Row) -> list[str]:
