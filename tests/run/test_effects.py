@@ -125,6 +125,7 @@ def test_a_setting_acts_or_a_word_is_said(method, base):
         ("fedavg:steps=1", {"schedule": "steps=exp:0.9"}, "the method is the same in every round"),
         ("fedavg:steps=1", {"optimizer_options": "momentum=0.9"}, "momentum has no effect on one"),
         ("lp-proj:dim=1", {"channel": "topk"}, "all 1 numbers of a message are sent"),
+        ("fedproto", {"server_lr": 0.5}, "fedproto, whose server keeps no shared model"),
     ],
 )
 def test_what_has_no_effect_by_arithmetic_is_said(method, settings, words):
@@ -142,6 +143,7 @@ def test_what_has_no_effect_by_arithmetic_is_said(method, settings, words):
         ("fedavg:steps=2", {"optimizer_options": "momentum=0.9"}),
         ("fedavg:steps=1", {"optimizer_options": "momentum=0.9, nesterov=True"}),
         ("fedavg", {"schedule": "steps=exp:0.5"}),
+        ("fedper", {"server_lr": 0.5}),
     ],
 )
 def test_nothing_is_said_of_what_acts(method, settings):

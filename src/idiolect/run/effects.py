@@ -64,6 +64,11 @@ def _of_messages(parts: RunParts) -> Iterator[str]:
             if name in _changed(s):
                 yield f"{name}: it has no effect on {name_of(method)}, which sends nothing"
         return
+    if method.traits.shared_name not in method.server(parts.first_task):
+        for name in ("server_optimizer", "server_lr", "server_options"):
+            if name in _changed(s):
+                reason = "whose server keeps no shared model to step on"
+                yield f"{name}: it has no effect on {name_of(method)}, {reason}"
     if s.selection != Settings().selection and parts.clients_heard == parts.eligible:
         yield (
             f"selection: {SELECTIONS.text(s.selection)!r} has no effect where all "
