@@ -381,16 +381,16 @@ the nearest is 13
         by_client = order[client[order].argsort(stable=True)]
         stays = torch.zeros(total, dtype=torch.bool)
         stays[by_client[(offsets[:-1] - low)[trained > 0]]] = True
-        chosen = order[~stays[order]][:count].sort().values
+        published = order[~stays[order]][:count].sort().values
         keeps = torch.ones(total, dtype=torch.bool)
-        keeps[chosen] = False
+        keeps[published] = False
         rows, sizes = {}, {}
         for split in SPLITS:
             start, end = int(self.offsets[split][0]), int(self.offsets[split][-1])
             rows[split], sizes[split] = torch.arange(start, end), self.sizes(split)
         rows["train"] = rows["train"][keeps]
         sizes["train"] = torch.bincount(client[keeps], minlength=self.clients)
-        public = map_tree(lambda t: t[low + chosen.to(t.device)].clone(), self.inputs)
+        public = map_tree(lambda t: t[low + published.to(t.device)].clone(), self.inputs)
         return replace(self._select(rows, sizes), public=public, published=True)
 
     def _select(

@@ -121,8 +121,8 @@ class FedMd(LocalSgd):
         if not self.alignment:
             return public
         words = streams.bits(streams.keys(task.seed, "alignment", turn), 0, length(public))[0]
-        chosen = torch.from_numpy(np.sort(words.argsort(kind="stable")[: self.alignment]))
-        return map_tree(lambda t: t[chosen.to(t.device)], public)
+        places = torch.from_numpy(np.sort(words.argsort(kind="stable")[: self.alignment]))
+        return map_tree(lambda t: t[places.to(t.device)], public)
 
     def _digest(self, task: Task, w: Tensor, inputs: Tree, consensus: Tensor, here: Here) -> Tensor:
         """Digest: each party trains its model to approach the consensus f̃ on the public inputs."""

@@ -71,8 +71,8 @@ class PFedBayes(Averaging):
         return {"q": self.start(task).repeat(len(clients), 1)}
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
-        q = Gaussian(*private["q"].chunk(2, dim=1))
-        w = Gaussian(*down["w"].expand(here.rows, -1).chunk(2, dim=1))
+        q = GaussianModels(*private["q"].chunk(2, dim=1))
+        w = GaussianModels(*down["w"].expand(here.rows, -1).chunk(2, dim=1))
         zeta = self.zeta / sample_counts(here).to(q.mu)
         noise = here.keys("posterior")
         begin = here.optimise.begin if here.optimise else None
@@ -82,29 +82,29 @@ class PFedBayes(Averaging):
         for j, active in enumerate(turns(here, self.steps, self.epochs)):
             batch = here.draw()
             batch = batch if active is None else batch.only(active.to(q.mu.device))
-            slope = Gaussian(torch.zeros_like(q.mu), torch.zeros_like(q.rho))
+            slope = GaussianModels(torch.zeros_like(q.mu), torch.zeros_like(q.rho))
             for k in range(self.draws):
                 g = normal_rows(noise, j * self.draws + k, task).to(q.mu)
                 # θ = h(v, g) = μ + log(1 + exp(ρ)) g
                 by_theta = task.grad(q.mu + q.sigma * g, batch) / self.draws
-                slope = Gaussian(slope.mu + by_theta, slope.rho + by_theta * g * q.slope)
+                slope = GaussianModels(slope.mu + by_theta, slope.rho + by_theta * g * q.slope)
             # q <- q - η ∇_q (-E_q log p(D_i | θ) + ζ KL(q || w)) / n_i
             tie = divergence_slopes(q, w)[0]
             mu = moved(q.mu, slope.mu + zeta * tie.mu, self.lr, by_mu, active)
             rho = moved(q.rho, slope.rho + zeta * tie.rho, self.lr, by_rho, active)
-            q = Gaussian(mu, rho)
+            q = GaussianModels(mu, rho)
             # w <- w - η ∇_w ζ KL(q || w) / n_i
             tie = divergence_slopes(q, w)[1]
             mu = moved(w.mu, zeta * tie.mu, self.shared_lr, by_w[0], active)
             rho = moved(w.rho, zeta * tie.rho, self.shared_lr, by_w[1], active)
-            w = Gaussian(mu, rho)
+            w = GaussianModels(mu, rho)
         return {"w": torch.cat(w, dim=1)}, {"q": torch.cat(q, dim=1)}
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         return private["q"][:, : task.d]
 
 
-class Gaussian(NamedTuple):
+class GaussianModels(NamedTuple):
     """Distributions of models, each number by itself: N(μ, σ²), σ = log(1 + exp(ρ)).
 
     torch's softplus and sigmoid give a row other last bits beside other rows; exp and log1p do not.
@@ -123,7 +123,9 @@ class Gaussian(NamedTuple):
         return 1 / (1 + (-self.rho).exp())
 
 
-def divergence_slopes(q: Gaussian, w: Gaussian) -> tuple[Gaussian, Gaussian]:
+def divergence_slopes(
+    q: GaussianModels, w: GaussianModels
+) -> tuple[GaussianModels, GaussianModels]:
     """The gradients of KL(q || w) in q and in w.
 
     KL = Σ log(σ_w / σ_q) + (σ_q² + (μ_q - μ_w)²) / (2 σ_w²) - 1/2.
@@ -133,7 +135,7 @@ def divergence_slopes(q: Gaussian, w: Gaussian) -> tuple[Gaussian, Gaussian]:
     by_q = (q.sigma * precision - 1 / q.sigma) * q.slope
     square = q.sigma.square() + gap.square()
     by_w = (1 - square * precision) / w.sigma * w.slope
-    return Gaussian(gap * precision, by_q), Gaussian(-gap * precision, by_w)
+    return GaussianModels(gap * precision, by_q), GaussianModels(-gap * precision, by_w)
 
 
 def normal_rows(keys: Keys, number: int, task: Task) -> Tensor:  # -> [K, d]

@@ -135,9 +135,9 @@ class PowerOfChoice(ClientSelection):
         # "the m clients with the largest values F_k(w)", ties broken at random; one that is not
         # finite says nothing, and comes last
         losses = answers.losses.numpy()
-        known = np.where(np.isfinite(losses), losses, -np.inf)
+        finite = np.where(np.isfinite(losses), losses, -np.inf)
         ties = streams.bits(pool.words("ties", answers.wire_ids), 0, 1)[:, 0]
-        largest = np.lexsort((ties, -known))[: pool.sample]
+        largest = np.lexsort((ties, -finite))[: pool.sample]
         return answers.wire_ids[torch.from_numpy(largest)].sort().values
 
 
