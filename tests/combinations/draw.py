@@ -73,6 +73,7 @@ class Combination:
 # fields that hold text, and those whose range says less than their sense
 WORDS = {
     "part": ("output", "input", "embedding", "norms", "biases", "all", "none", "0.*"),
+    "layer": ("head",),
     "shared_part": ("head", "output", "input", "all", "none"),
 }
 SMALL = {"steps": 4, "epochs": 2, "alternations": 3, "dim": 9, "blocks": 3, "per_column": 2}

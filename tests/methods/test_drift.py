@@ -118,7 +118,10 @@ def test_fedsplit_ends_at_the_optimum_where_fedavg_with_many_local_steps_does_no
     """The gradient of the mean loss of all clients, at the shared model."""
     case = Case(federation, batching="full")
     norms = []
-    for method in (il.FedSplit(lr=0.2, steps=30), il.FedAvg(lr=0.2, steps=30, weighting="equal")):
+    for method in (
+        il.FedSplit(lr=0.2, steps=30, s=1),
+        il.FedAvg(lr=0.2, steps=30, weighting="equal"),
+    ):
         settings = {"batching": "full", "weight_decay": 0.1, "sample": 0, "rounds": 60}
         w = outcome(run(method, federation, **settings))["server w"]
         gradients = [case.model.gradient(w, X, y) + 0.1 * w for X, y in case.data]

@@ -118,11 +118,11 @@ def test_help_is_a_command_too(capsys):
 
 def test_help_has_one_section_after_the_other_and_says_more_on_demand(capsys):
     short = output(capsys, "run ditto --help")
-    assert "method ditto:" in short and "--rounds 200" in short and "run: selection:" in short
+    assert "method ditto:" in short and "--rounds 200" in short and "run: participation:" in short
     assert len(short.splitlines()) < len(output(capsys, "run ditto --help all").splitlines())
     one = output(capsys, "run ditto --help rounds")
     assert "(default 200; a whole number >= 0)" in " ".join(one.split())
-    section = output(capsys, "run ditto --help selection")
+    section = output(capsys, "run ditto --help participation")
     assert "--quorum" in section and "--lr" not in section
 
 

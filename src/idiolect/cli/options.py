@@ -34,7 +34,7 @@ FILE_SECTIONS = ("method", "run", "task", "data", "model")  # of a settings file
 MOST = 1 << 20  # bytes of a settings file; one with all settings has a few thousand
 
 
-# -- help: a line per flag; `--help all`, `--help rounds` or `--help selection` says more ----------
+# -- help: a line per flag; `--help all`, `--help rounds`, `--help participation` say more ---------
 class HelpFormatter(argparse.HelpFormatter):
     """Texts are folded to the width of the terminal, examples stay as they are."""
 

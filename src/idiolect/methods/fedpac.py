@@ -45,10 +45,10 @@ class FedPac(Averaging):
         reductions={"combine,lam": "each client's head is its own: this is FedRep"},
     )
 
-    lr: float = knob(0.3, "step size of the body", above=0)
-    steps: int = steps_knob(5, "steps on the body per round")
+    lr: float = knob(0.1, "step size of the body", above=0)
+    steps: int = steps_knob(20, "steps on the body per round")
     epochs: int = epochs_knob()
-    head_lr: float = knob(0.3, "step size of the head", above=0)
+    head_lr: float = knob(0.1, "step size of the head", above=0)
     head_steps: int = knob(
         10, "steps on the head per round", low=0, acts_with={"epochs": 0, "head_epochs": 0}
     )

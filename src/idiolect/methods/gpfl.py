@@ -83,7 +83,7 @@ class Gpfl(Averaging):
         reductions={"steps": "no model is trained"},
     )
 
-    lr: float = knob(0.1, "step size", above=0)
+    lr: float = knob(0.3, "step size", above=0)
     steps: int = steps_knob(20, "SGD steps per round")
     epochs: int = epochs_knob()
     lam: float = knob(0.01, "λ, pull of shared features to the received embeddings", low=0)

@@ -141,7 +141,7 @@ class Run(Knobs):
 
 
 @dataclass(frozen=True)
-class Selection(Knobs):
+class Participation(Knobs):
     """Who takes part in a round."""
 
     sample: int = knob(
@@ -603,7 +603,7 @@ class Resources(Knobs):
 
 SECTIONS: tuple[type[Knobs], ...] = (
     Run,
-    Selection,
+    Participation,
     Optimisation,
     Communication,
     Timing,
@@ -626,7 +626,7 @@ class Settings(
     Timing,
     Communication,
     Optimisation,
-    Selection,
+    Participation,
     Run,
 ):
     """Everything about a run but its method, model and data."""
