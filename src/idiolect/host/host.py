@@ -24,6 +24,7 @@ from ..core.store import Store
 from ..core.tensors import Shapes, bytes_of, check_shapes, read_tensors, shapes_of, write_tensors
 from ..core.types import Personal, State, Tree, leaves, prefixed, under
 from ..data.federation import Federation
+from ..privacy.plan import MessageNoise
 from ..server.protocol import Contract, ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
 from ..solvers import sgd
 from ..task.augment import Augmentation
@@ -61,6 +62,7 @@ class HostSettings:
     repeats: bool = True  # a round may be asked for after it was concluded, until the next one
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
     metrics: tuple[Metric, ...] = ()  # counted beside accuracy and loss
+    message_noise: MessageNoise | None = None  # of each message, before the channel
     # clients start and arrive one by one: what they keep is theirs when their message has counted
     asynchronous: bool = False
 
@@ -203,6 +205,7 @@ class Host:
             waiting.clear()
         reference = contract.reference(contract.method, received.of(self.wire_ids[rows]))
         up = self.leaving(ExchangeId(version), rows, up, reference)
+        up = self.protected(rows, up, reference, version)
         messages, after, words = self.encode(
             rows, version, up, reference, version, self.coder.read(rows, version)
         )
@@ -226,14 +229,22 @@ class Host:
         version = versions if isinstance(versions, int) else int(versions[0])
         contract = self.contract.of(version)
         wire_ids = self.wire_ids[rows].numpy()
-        heads = wire.heads(
-            contract.up, contract.run, versions, wire_ids, self.samples[rows].numpy()
-        )
+        samples = self.samples[rows].numpy()
+        if self.settings.message_noise is not None:  # how many there are would tell
+            samples = np.ones_like(samples)
+        heads = wire.heads(contract.up, contract.run, versions, wire_ids, samples)
 
         def keys() -> streams.Keys:
             return streams.keys(contract.task.seed, "channel", turns, self.keys[rows.numpy()])
 
         return contract.link.encode(heads, up, reference, channel_rows, keys, version)
+
+    def protected(self, rows: Tensor, up: State, reference: State, version: int) -> State:
+        """The messages with each client's own noise, where clients add it."""
+        mechanism = self.settings.message_noise
+        if mechanism is None:
+            return up
+        return mechanism(up, reference, self.keys[rows.numpy()], version)
 
     def leaving(self, exchange: ExchangeId, rows: Tensor, up: State, reference: State) -> State:
         """The messages as they leave the clients, before the channel; honest ones do not change."""

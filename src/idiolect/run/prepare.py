@@ -28,6 +28,7 @@ from ..method import Method
 from ..methods import batchnorm, equal_to, label_of, name_of
 from ..methods.exchanges import check_exchanges
 from ..methods.predictor import predicts_by_itself
+from ..privacy.plan import PrivacyPlan
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
 from ..server.rules import RULES
@@ -43,6 +44,7 @@ from .client_weights import check_weights
 from .effects import idle_options
 from .groups import groups_note, prepare_groups, public_note
 from .model_check import behaviour_on, check_false_targets, check_model
+from .protection import check_privacy, privacy_plan
 from .sample_weights import weights_note
 from .settings import DTYPES, Settings
 from .step_sizes import stable_steps
@@ -118,6 +120,11 @@ class RunParts:
     def concurrency(self) -> int:
         """Clients that train at the same time, where training is asynchronous."""
         return concurrency(self.method, self.settings, self.eligible, self.clients_heard)
+
+    def privacy_plan(self, seed: int) -> PrivacyPlan | None:
+        """How clients are protected; None where they are not, or where nothing is sent."""
+        sends = any(self.method.message(self.first_task).values())
+        return privacy_plan(self.settings, self.eligible, self.clients_heard, seed) if sends else None
 
     def numerics(self, seed: int) -> Numerics:
         """How model and loss are computed under one of the seeds."""
@@ -251,6 +258,7 @@ def _prepare(method: Method, task: Task, federation: Federation, s: Settings) ->
         s.rule.check(parts.clients_heard)
     _check_rows(parts)
     _check_selection(parts)
+    check_privacy(parts)
     if s.finetune_steps and predicts_by_itself(method):
         raise SettingError(
             f"finetune_steps must be 0 for {name_of(method)}, whose clients do not predict with "

@@ -128,9 +128,12 @@ class Session:
         if start is not None:
             tasks[0].begin_at(start.x0)
         layouts = layouts_of(parts)
+        privacy = parts.privacy_plan(seed)
         built = [
             build_contract(
-                *(parts.method, task, settings, run, federation.classes, parts.positive), layouts
+                *(parts.method, task, settings, run, federation.classes, parts.positive),
+                layouts,
+                privacy.message_noise if privacy else None,
             )
             for task in tasks
         ]
@@ -155,6 +158,8 @@ class Session:
             weights = (
                 federation.weight_totals("train").where(federation.sizes("train") > 0, 1.0).tolist()
             )
+        if privacy is not None:  # every client counts alike
+            weights, own_weights = [1.0] * federation.clients, False
         roster.enrol(federation.ids, samples, eligible.tolist(), weights, own_weights)
         self.server = Server(
             self.contract,
@@ -166,6 +171,7 @@ class Session:
             selection=settings.selection,
             memory=host_settings.memory,
             scratch=scratch,
+            privacy=privacy,
         )
         if federation.preparation is not None and not self.started:
             bytes_up = torch.tensor(federation.preparation.bytes_of(federation.ids))

@@ -29,6 +29,8 @@ from ..host.metrics import (
     parse_positive,
 )
 from ..methods.batchnorm import CHOICES as STATISTICS
+from ..privacy.noise import SOURCES
+from ..privacy.protection import PROTECTIONS, Central, Protection
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
@@ -447,6 +449,44 @@ class Adversary(Knobs):
         return how_many(self.malicious, clients)
 
 
+_ADVISE = "advise takes epsilon and delta, and judges candidates without noise first"
+
+
+@dataclass(frozen=True)
+class Privacy(Knobs):
+    """Differential privacy of every client: who adds noise, and what may be spent."""
+
+    privacy: Protection | None = knob(
+        None,
+        "who adds noise to clipped messages: 'central' (the server: protects from whoever sees "
+        "models), or 'local' (each client: protects from the server too); see: list protections",
+        parse=PROTECTIONS.parse,
+        write=PROTECTIONS.text,
+        roles=(MESSAGES,),
+    )
+    epsilon: float = knob(
+        0.0,
+        "the privacy budget of every client: noise is chosen for the planned rounds, and the run "
+        "stops before more is spent; alone it means privacy 'central'; 0 = none",
+        low=0,
+        roles=(MESSAGES,),
+    )
+    delta: float = knob(
+        1e-5,
+        "δ, at which ε is counted: well below 1 over the number of clients",
+        above=0,
+        below=1,
+        roles=(MESSAGES,),
+    )
+    noise_source: str = knob(
+        "secret",
+        "where noise comes from: the operating system's cryptographic source (secret), or the "
+        "seed of the run, so that it repeats to the bit and protects nobody from who knows it",
+        choices=SOURCES,
+        refused_in={"deployment": "noise that can be repeated protects nobody"},
+    )
+
+
 @dataclass(frozen=True)
 class Evaluation(Knobs):
     """When models are evaluated, and by which figures."""
@@ -609,6 +649,7 @@ SECTIONS: tuple[type[Knobs], ...] = (
     Timing,
     Machines,
     Adversary,
+    Privacy,
     Evaluation,
     Resources,
 )
@@ -621,6 +662,7 @@ __all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "fixed_on_resume"]
 class Settings(
     Resources,
     Evaluation,
+    Privacy,
     Adversary,
     Machines,
     Timing,
@@ -651,6 +693,7 @@ class Settings(
             )
         self._check_timing()
         self._check_data_seeds()
+        self._check_privacy()
         _ = self.server_step  # refuses options that do not fit
         _ = self.client_optimizer
         check_device(self.device)
@@ -691,6 +734,46 @@ class Settings(
                 "'processes'"
             )
         object.__setattr__(self, "seeds", count)
+
+    def _check_privacy(self) -> None:
+        """An amount of noise, and nothing that would release what it does not cover."""
+        if self.epsilon and self.privacy is None:
+            object.__setattr__(self, "privacy", Central())
+        if self.privacy is None:
+            return
+        text = PROTECTIONS.text(self.privacy)
+        if not self.epsilon and not self.privacy.noise:
+            raise SettingError(
+                f"epsilon must be a number > 0 with privacy {text!r}, got 0: or say how much noise "
+                "there is, e.g. 'central(noise=1)'"
+            )
+        where = f"with privacy {text!r}"
+        for name, plain, reason in (
+            ("patience", 0, "when a run stops would depend on figures without noise"),
+            ("target_value", None, "when a run stops would depend on figures without noise"),
+            ("keep_best", False, "which round is kept would depend on figures without noise"),
+            ("quorum", 1, "a round that is left out would show who was missing"),
+            ("timing", "rounds", "messages that are used one by one have no sum to add noise to"),
+            ("client_weights", ClientWeights(), "every client counts alike, so that C bounds it"),
+        ):
+            if getattr(self, name) != plain:
+                values = self.as_dict()
+                default = type(self)().as_dict()[name]
+                raise SettingError(
+                    f"{name} must be {default!r} {where}, got {values[name]!r}: {reason}"
+                )
+        if self.selection.asks:
+            raise SettingError(
+                f"selection must be 'uniform' or 'poisson' {where}, got "
+                f"{SELECTIONS.text(self.selection)!r}: candidates would send their losses as they "
+                "are"
+            )
+        if self.rule != Mean() and not self.privacy.at_client:
+            raise SettingError(
+                f"rule must be 'mean' {where}, got {RULES.text(self.rule)!r}: noise covers the sum "
+                "of messages, and this rule looks at single ones; with privacy 'local' any rule "
+                "can be used"
+            )
 
     def _check_timing(self) -> None:
         """Refuse settings of another engine or timing."""

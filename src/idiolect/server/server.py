@@ -9,7 +9,7 @@ rounds are one way to use a server and single arrivals another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,11 +23,13 @@ from ..core.store import Store
 from ..core.streams import Keys
 from ..core.tensors import Shapes
 from ..core.types import State, prefixed, under
+from ..privacy.plan import PrivacyPlan
 from ..wire.admission import AdmittedMessages, Inbox, Messages
 from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, DownMessage, pack, pack_down
 from ..wire.ragged import Ragged
 from . import state as saved
+from .private_mean import PrivacyAccount, PrivateMean
 from .protocol import Contract, Query, RoundConclusion, RoundRequest
 from .roster import Roster
 from .round import (
@@ -65,6 +67,7 @@ class Server:
         selection: ClientSelection | None = None,
         memory: int = 2 << 30,
         scratch: Any = None,
+        privacy: PrivacyPlan | None = None,
     ):
         self.contract = contract
         self.roster = roster
@@ -91,7 +94,12 @@ class Server:
         # what the method keeps here for each client, by wire id
         self.rows = Store(len(roster), self._fresh_rows, memory, scratch, keep=False)
         self.ledger = Ledger(len(roster), more=contract.method.traits.counters)
-        self.plan = StreamingPlan.of(contract, rule, sample, memory)
+        self.privacy = PrivacyAccount.new(privacy, len(roster)) if privacy else None
+        self.private_mean: PrivateMean | None = None  # where the server adds the noise
+        if self.privacy is not None and not self.privacy.plan.protection.at_client:
+            self.private_mean = PrivateMean(self.privacy)
+        self.plan = StreamingPlan.of(contract, rule, sample, memory, self.private_mean is not None)
+        self._clients = int(roster.eligible.sum())  # N when the run started
 
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
@@ -101,6 +109,8 @@ class Server:
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
         self.rows.grow(len(self.roster))
+        if self.privacy is not None:
+            self.privacy.grow(len(self.roster))
         return wire_ids
 
     def _fresh_rows(self, wire_ids: Tensor) -> State:
@@ -141,6 +151,8 @@ class Server:
         heard_ids = self.taking_part
         if heard_ids is None:
             heard_ids = self._selected(contract.round_of(version), answers)
+        if self.privacy is not None and contract.up.length:
+            self.privacy.begin(self.rounds, self.roster.eligible_ids(), heard_ids)
         everyone = contract.method.traits.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard_ids
         down = self.message(version, train, contract)
@@ -337,6 +349,8 @@ class Server:
         if outcome is not None:
             self.state = outcome.state
             self.channel_state = outcome.channel
+            if self.privacy is not None and outcome.clip is not None:
+                self.privacy.clip = outcome.clip
             contract = self.contract.of(current_round.version)
             self.rule_state = self.rule_state | prefixed(outcome.rule, _of_rule(contract))
             coordinates = outcome.taken
@@ -413,7 +427,15 @@ class Server:
         rule_state = under(self.rule_state, _of_rule(contract))
         before = Outcome(self.state, self.channel_state, rule_state, rows=self.rows.all())
         own_weights = self.roster.own_weights
-        return Aggregation(contract, self.rule, self.step, before, self.plan.streams, own_weights)
+        return Aggregation(
+            contract,
+            self.rule,
+            self.step,
+            before,
+            self.plan.streams,
+            own_weights,
+            self.private_mean,
+        )
 
     def has_shared_model(self) -> bool:
         """Whether the method has one global model that can be evaluated by itself.
@@ -518,7 +540,10 @@ class Server:
         roster = self.roster
         data = roster.samples if roster.weights is None else roster.weights
         seed = self.contract.task.seed
-        return Pool(seed, number, roster.keys, roster.eligible_ids(), data.double(), self.sample)
+        if self.privacy is not None:
+            seed = self.privacy.sampling_seed(number, seed)
+        eligible = roster.eligible_ids()
+        return Pool(seed, number, roster.keys, eligible, data.double(), self.sample, self._clients)
 
     def _selected(self, number: int, answers: CandidateLosses | None) -> Tensor:
         """The wire ids of those heard; what candidates were sent and answered is booked."""
@@ -529,6 +554,20 @@ class Server:
         self.ledger.sent_down(candidates, down, self.contract.down_values(self.version))
         self.ledger.answered(answers.wire_ids, ANSWER.length, ANSWER.values)
         return self.selection.choose(self._pool(number), answers)
+
+    def affords_round(self) -> bool:
+        """Whether the next round stays within the privacy budget of every client it exposes."""
+        if self.privacy is None or not self.contract.up.length:
+            return True
+        amplified = self.privacy.plan.exposure.amplified
+        exposed = self.roster.eligible_ids() if amplified else self._sampled(self.rounds)
+        return self.privacy.affords(exposed)
+
+    def count_killed(self, rounds: Iterable[int]) -> None:
+        """These rounds were begun after the checkpoint by a process that ended: they count."""
+        if self.privacy is not None:
+            for number in rounds:
+                self.privacy.count(self.roster.eligible_ids(), self._sampled(number))
 
     def _sampled(self, number: int) -> Tensor:
         return self.selection.draw(self._pool(number))

@@ -1,0 +1,19 @@
+"""Differential privacy: who is protected from whom, clipping, noise, and what has been spent."""
+
+from .accountant import Accountant, Exposure
+from .clipping import AdaptiveClip, clip_factors, message_norms
+from .noise import Noise
+from .protection import PROTECTIONS, Central, Local, Protection
+
+__all__ = [
+    "PROTECTIONS",
+    "Accountant",
+    "AdaptiveClip",
+    "Central",
+    "Exposure",
+    "Local",
+    "Noise",
+    "Protection",
+    "clip_factors",
+    "message_norms",
+]
