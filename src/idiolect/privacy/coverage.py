@@ -3,10 +3,10 @@
 The unit is a client: all of its data, and all that it keeps between rounds. Whatever its message
 was made of, its norm is at most C, so that what is proved of one round holds for any method whose
 server learns the noisy mean and nothing else. Over rounds it holds by composition, also where a
-client keeps private rows that later messages depend on: they are made of its own data, its own draws
-and what the server has released, and the theorem lets each message depend on all of that. The same
-with Poisson sampling: whether it was heard before is the client's own history too (docs/privacy.md
-has the argument).
+client keeps private rows that later messages depend on: they are made of its own data, its own
+draws and what the server has released, and the theorem lets each message depend on all of that. The
+same with Poisson sampling: whether it was heard before is the client's own history too
+(docs/privacy.md has the argument).
 """
 
 from __future__ import annotations

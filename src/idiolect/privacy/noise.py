@@ -6,8 +6,8 @@ two, about a millionth of the noise. Rounding what a Gaussian mechanism gives ne
 proof. Two things are not exact: a normal number is made of 106 random bits, so that one beyond 8.6
 standard deviations never comes; and logarithm and cosine are right to a last bit of a double.
 
-For simulations that are to repeat to the bit, noise can be drawn from the seed of the run. Who knows
-the seed can take it off again.
+For simulations that are to repeat to the bit, noise can be drawn from the seed of the run. Who
+knows the seed can take it off again.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class MessageNoise:
         messages = {}
         for name, rows in sorted(up.items()):
             own = reference[name] if name in reference else rows.new_zeros(rows.shape[1])
-            noise = self.noise.normal(*rows.shape, f"message {name}", turn, clients)
+            noise = self.noise.normal(len(rows), rows.shape[1], f"message {name}", turn, clients)
             changes = (rows - own).double() * factors.unsqueeze(1).to(rows.device)
             private = released(changes, noise.to(rows.device), self.sigma)
             messages[name] = own + private.to(rows.dtype)
@@ -100,4 +100,3 @@ class PrivacyPlan:
             "clip": p.clip,
             "adaptive": p.adaptive,
         }
-

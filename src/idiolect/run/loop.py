@@ -42,6 +42,7 @@ from .history import History
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .prepare import RunParts
+from .privacy_log import PrivacyLog
 from .record import Record, SeedRecord, client_rows, reliability_rows
 from .repeats import Repeats
 from .result import Result
@@ -52,7 +53,9 @@ from .settings import Settings
 from .target_units import unit_of_loss
 from .worker_hosts import WorkerHosts
 
+BUDGET_SPENT = "epsilon"  # why a seed stopped that has no more privacy to spend
 BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
+EPSILON = "epsilon"  # what has been spent, in tables: of a round by the client that spent most
 SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
 clock = time.monotonic  # seconds
 
@@ -157,6 +160,7 @@ class Runner:
                 record.seeds.append(one.record)
                 if resume and folder:
                     one.resume(folder)
+                one.log_rounds()
                 journal.begin(record.rounds_table())
                 try:
                     one.train(interrupted, last=seed == self.seeds[-1])
@@ -369,6 +373,8 @@ class SeedRun:
             return "rounds"
         if self.record.stopped == BY_CALLBACK:
             return BY_CALLBACK
+        if not self.session.server.affords_round():
+            return BUDGET_SPENT
         sent = self.session.server.ledger.bytes
         if s.bytes and sent + self.session.engine.round_bytes() > s.bytes:
             return "bytes"
@@ -420,6 +426,8 @@ class SeedRun:
         gradients = ledger.counts["gradients"][clients]
         figures["gradients_per_client"] = float(gradients.double().mean())
         figures |= session.engine.figures()
+        if session.server.privacy is not None:
+            figures[EPSILON] = session.server.privacy.worst_quickly()
         more = {split: summarise(by_split[split]) for split in s.evaluated_splits[1:]}
         for name in s.split_columns:
             split, _, figure = name.partition("_")
@@ -478,6 +486,8 @@ class SeedRun:
         record.missing = dict(ledger.missing)
         scores = {split: Scores.merge([part[split] for part in parts.values()]) for split in SPLITS}
         counts = {name: count.tolist() for name, count in ledger.counts.items()}
+        if session.server.privacy is not None:
+            counts[EPSILON] = session.server.privacy.epsilons().tolist()
         counts |= effective_columns(self.parts.federation)
         if self.parts.groups is not None:
             names = self.parts.groups.names
@@ -496,6 +506,8 @@ class SeedRun:
         record.reliability = reliability_rows(session.server.roster.ids, scores["test"])
         if record.history:
             record.by_client = self.journal.by_client()
+        if session.server.privacy is not None:
+            record.privacy = session.server.privacy.figures()
         if self.settings.validates and record.history:
             row = best_row(self.history, self.settings)
             record.best = dict(record.history[row]) if row >= 0 else {}
@@ -568,6 +580,19 @@ class SeedRun:
                 )
             raise
 
+    def log_rounds(self) -> None:
+        """Privacy that was spent in rounds after the checkpoint counts; later ones are logged."""
+        privacy = self.session.server.privacy
+        if privacy is None or self.folder is None:
+            return
+        log = PrivacyLog(self.folder.path / f"privacy-seed-{self.record.seed}.log")
+        try:
+            killed = log.after(privacy.begun)
+        except ValueError as error:
+            raise SettingError(f"directory: {error}") from None
+        self.session.server.count_killed(killed)
+        privacy.log = log.append
+
     def resume(self, folder: RunDirectory) -> None:
         """Back to where the seed was when the run stopped."""
         path = folder.checkpoints(self.record.seed)
@@ -591,6 +616,7 @@ class SeedRun:
             metrics = [f"{m.name}{end}" for m in session.metrics for end in ENDS]
             own = ("round", *summarise(no_clients), *SENT, "gradients_per_client")
             columns = [*own, *metrics, *s.split_columns, *session.engine.figures()]
+            columns += [EPSILON] if session.server.privacy is not None else []
             facts = CheckpointFacts.read(newest.facts, newest.round, columns)
             self.history = History.unpacked(facts.history)
             self.journal.load(facts.journal, len(self.history))

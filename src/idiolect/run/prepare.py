@@ -124,7 +124,9 @@ class RunParts:
     def privacy_plan(self, seed: int) -> PrivacyPlan | None:
         """How clients are protected; None where they are not, or where nothing is sent."""
         sends = any(self.method.message(self.first_task).values())
-        return privacy_plan(self.settings, self.eligible, self.clients_heard, seed) if sends else None
+        return (
+            privacy_plan(self.settings, self.eligible, self.clients_heard, seed) if sends else None
+        )
 
     def numerics(self, seed: int) -> Numerics:
         """How model and loss are computed under one of the seeds."""

@@ -48,8 +48,8 @@ def check_privacy(parts: RunParts) -> None:
         )
     if s.delta >= 1 / parts.eligible:
         warn(
-            f"delta: {s.delta:g} is not below 1 over the {parts.eligible:,} clients: it would allow "
-            f"that one of them is shown as it is; {0.1 / parts.eligible:.1g} is usual at most"
+            f"delta: {s.delta:g} is not below 1 over the {parts.eligible:,} clients: one of them "
+            f"could be shown as it is; at most {0.1 / parts.eligible:.1g} is usual"
         )
 
 
@@ -62,10 +62,11 @@ def privacy_plan(s: Settings, eligible: int, sample: int, seed: int) -> PrivacyP
     exposure = Exposure(rate, s.rounds if poisson else most_heard(s, eligible, sample))
     source = Noise(s.noise_source, seed)
     plan = PrivacyPlan.of(s.privacy, s.epsilon, s.delta, exposure, sample, eligible, source)
-    if s.epsilon and plan.accountant.epsilon(1, s.delta) > s.epsilon:
+    one_round = plan.accountant.epsilon(1, s.delta)
+    if s.epsilon and one_round > s.epsilon:
         raise SettingError(
-            f"epsilon must be at least {plan.accountant.epsilon(1, s.delta):.3g} for one round with "
-            f"noise {plan.noise:g} and delta {s.delta:g}, got {s.epsilon:g}"
+            f"epsilon must be at least {one_round:.3g} for one round with noise {plan.noise:g} and "
+            f"delta {s.delta:g}, got {s.epsilon:g}"
         )
     return plan
 

@@ -13,6 +13,7 @@ from ..channels.channel import Channel
 from ..channels.stage import Stage
 from ..engine.delays import Delays
 from ..host.metrics.metric import Metric
+from ..privacy.protection import Protection
 from ..server.asynchronous import Staleness
 from ..server.rules.rule import Rule
 from ..server.selection import ClientSelection
@@ -72,6 +73,10 @@ class RunSettings(TypedDict, total=False):
     patience_for_hosts: float
     attack: Attack | str | None
     malicious: float
+    privacy: Protection | str | None
+    epsilon: float
+    delta: float
+    noise_source: str
     eval_every: int
     eval_train: bool
     metrics: (

@@ -70,27 +70,30 @@ class PrivacyAccount:
         most = int(self.exposures.max()) if len(self.exposures) else 0
         return self.plan.accountant.epsilon(most, self.plan.delta)
 
-    @property
-    def affordable(self) -> int:
-        """How many exposures of a client the budget allows."""
-        plan = self.plan
-        most = max(2 * plan.exposure.rounds, self.begun + 1)
-        return plan.accountant.affordable(plan.epsilon, plan.delta, most)
-
     def affords(self, exposed: Tensor) -> bool:
         """Whether a round that exposes these clients stays within the budget of each."""
-        if not self.plan.epsilon or not len(exposed):
+        plan = self.plan
+        if not plan.epsilon or not len(exposed):
             return True
-        next_count = int(self.exposures[exposed].max()) + 1
-        return self.plan.accountant.epsilon(next_count, self.plan.delta) <= self.plan.epsilon
+        accountant, next_count = plan.accountant, int(self.exposures[exposed].max()) + 1
+        planned = plan.exposure.rounds
+        if next_count <= planned and accountant.epsilon(planned, plan.delta) <= plan.epsilon:
+            return True
+        return accountant.epsilon(next_count, plan.delta) <= plan.epsilon
+
+    def worst_quickly(self) -> float:
+        """The same after any round, rounded up: see `Accountant.at_most`."""
+        most = int(self.exposures.max()) if len(self.exposures) else 0
+        plan = self.plan
+        return plan.accountant.at_most(most, plan.delta, plan.exposure.rounds)
 
     def figures(self) -> dict[str, Any]:
         """Plain data for a record: the plan, and what has been spent over clients."""
         epsilons = self.epsilons()
-        spent = {"worst": self.worst(), "mean": float(epsilons.mean()) if len(epsilons) else 0.0}
+        spent: dict[str, Any] = {"worst": self.worst(), "mean": 0.0, "quantiles": []}
         if len(epsilons):
             quantiles = np.quantile(epsilons, [0, 0.25, 0.5, 0.75, 1])
-            spent["quantiles"] = [float(q) for q in quantiles]
+            spent |= {"mean": float(epsilons.mean()), "quantiles": quantiles.tolist()}
         return self.plan.as_dict() | {
             "clip": self.clip,
             "epsilon": spent,

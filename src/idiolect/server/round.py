@@ -363,8 +363,17 @@ class Aggregation:
         plan = self.private.account.plan
         one = torch.ones(1, dtype=torch.float64, device=self.contract.task.device)
         nobody = torch.zeros(0, dtype=torch.int64)
-        numbers = (plan.sample, plan.clients, 0, {}, float(plan.sample))
-        return RoundRule(self.contract, self.rule, one, *numbers, nobody)
+        return RoundRule(
+            self.contract,
+            self.rule,
+            samples=one,
+            heard=plan.sample,
+            clients=plan.clients,
+            key=0,
+            state={},
+            weight=float(plan.sample),
+            wire_ids=nobody,
+        )
 
     def _on_device(self, rows: State) -> State:
         return {n: t.to(self.contract.task.device) for n, t in rows.items()}
