@@ -34,7 +34,7 @@ from ..privacy.protection import PROTECTIONS, Central, Protection
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
-from ..server.selection import SELECTIONS, ClientSelection, Uniform
+from ..server.selection import SELECTIONS, ClientSelection, Poisson, Uniform
 from ..server.step import ServerStep
 from ..task.augment import AUGMENTATIONS, Augmentation, Change
 from ..task.batches import BATCHING
@@ -767,6 +767,11 @@ class Settings(
                 f"selection must be 'uniform' or 'poisson' {where}, got "
                 f"{SELECTIONS.text(self.selection)!r}: candidates would send their losses as they "
                 "are"
+            )
+        if self.bytes and isinstance(self.selection, Poisson) and not self.privacy.at_client:
+            raise SettingError(
+                f"bytes must be 0 {where} and selection 'poisson', got {self.bytes}: when a run "
+                "stops would depend on how many clients were heard, which is secret"
             )
         if self.rule != Mean() and not self.privacy.at_client:
             raise SettingError(
