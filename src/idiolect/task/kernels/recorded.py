@@ -419,16 +419,9 @@ def convolution(
     out, call = record.tap(z)
     n, shape = record.samples, tuple(weight.shape)
 
-    def pair(value: Any, missing: int) -> tuple[int, int]:
-        value = (value,) if isinstance(value, int) else tuple(value)
-        return (missing, value[0]) if axes == 1 else (value[0], value[-1])
-
     if isinstance(weight, RecordedWeight):
-        pictures = record.activation(x)
-        pictures = pictures.unsqueeze(2) if axes == 1 else pictures
-        kernel = (1, *shape[2:]) if axes == 1 else shape[2:]
-        options = pair(dilation, 1), pair(padding, 0), pair(stride, 1)
-        patches = F.unfold(pictures, kernel, *options)  # [n m, C k k, L]
+        options = (stride, padding, dilation)
+        patches = _patches(record.activation(x), shape[2:], *(_each(v, axes) for v in options))
 
         def positions(t: Tensor) -> Tensor:
             t = t.flatten(2).transpose(1, 2)
@@ -440,6 +433,32 @@ def convolution(
         if len(x) != n:
             raise Unrecorded("a convolution over parts of samples")
     return out
+
+
+def _each(value: Any, axes: int) -> tuple[int, ...]:
+    value = (value,) if isinstance(value, int) else tuple(value)
+    return value * axes if len(value) == 1 else value
+
+
+def _patches(
+    x: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> Tensor:
+    """What each position of a convolution sees: x[n, C, ...] -> [n, C k.., positions].
+
+    As F.unfold, in half its time on a CPU, and for one axis or two.
+    """
+    if any(padding):
+        x = F.pad(x, [p for size in reversed(padding) for p in (size, size)])
+    axes = len(kernel)
+    for axis in range(axes):
+        reach = (kernel[axis] - 1) * dilation[axis] + 1
+        x = x.unfold(axis + 2, reach, stride[axis])[..., :: dilation[axis]]
+    x = x.permute(0, 1, *range(axes + 2, 2 * axes + 2), *range(2, axes + 2))
+    return x.flatten(1, axes + 1).flatten(2)
 
 
 @rule(F.embedding)
@@ -571,73 +590,3 @@ def expand(weight: Tensor, *sizes: Any) -> Tensor:
     out, call = record.tap(plain(weight).expand(*sizes).clone())
     record.add(weight, SumUse(record.samples, call, tuple(weight.shape)))
     return out
-
-
-# -- LSTM --------------------------------------------------------------------------------------------
-@rule(torch.lstm)
-def lstm(
-    x: Tensor,
-    state: Any,
-    weights: Any,
-    has_biases: bool = True,
-    layers: int = 1,
-    dropout: float = 0.0,
-    train: bool = True,
-    bidirectional: bool = False,
-    batch_first: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """All steps of all layers: in one product by the inputs, then one step after the other.
-
-    The derivative by a step's gates is one matrix for both weights: of inputs, and of what the
-    step before gave.
-    """
-    per_cell = 4 if has_biases else 2
-    directions = 2 if bidirectional else 1
-    if not isinstance(state, (tuple, list)) or len(weights) != per_cell * layers * directions:
-        raise Unrecorded("an LSTM of packed sequences, or with projections")
-    record = recorded(*weights)
-    h = x if batch_first else x.transpose(0, 1)  # [n, T, inputs]
-    if h.shape[0] != record.samples or x.dim() != 3:
-        raise Unrecorded("an LSTM whose first axis is not that of the samples")
-    ends: list[tuple[Tensor, Tensor]] = []
-    for layer in range(layers):
-        outputs = []
-        for direction in range(directions):
-            cell = layer * directions + direction
-            own = weights[per_cell * cell : per_cell * (cell + 1)]
-            start = state[0][cell], state[1][cell]
-            values = h.flip(1) if direction else h
-            out, end = _cell(record, values, start, own)
-            outputs.append(out.flip(1) if direction else out)
-            ends.append(end)
-        h = torch.cat(outputs, 2) if bidirectional else outputs[0]
-        if dropout and train and layer < layers - 1:
-            h = F.dropout(h, dropout)
-    last = (torch.stack(parts) for parts in zip(*ends, strict=True))
-    return (h if batch_first else h.transpose(0, 1), *last)  # type: ignore[return-value]
-
-
-def _cell(
-    record: Record, x: Tensor, start: tuple[Tensor, Tensor], weights: Any
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """One layer in one direction: outputs [n, T, H], and where it ends."""
-    of_input, of_state, *biases = weights
-    n = record.samples
-    bias = plain(biases[0]) + plain(biases[1]) if biases else None
-    gates, call = record.tap(F.linear(x, plain(of_input), bias))  # [n, T, 4 H]
-    matrix = plain(of_state).detach().T
-    h, c = start
-    states = []
-    before = [h]
-    for step in gates.unbind(1):
-        i, f, g, o = torch.addmm(step, h, matrix).chunk(4, 1)
-        c = torch.addcmul(f.sigmoid() * c, i.sigmoid(), g.tanh())
-        h = o.sigmoid() * c.tanh()
-        states.append(h)
-        before.append(h)
-    earlier = torch.stack(before[:-1], 1).detach()
-    record.add(of_input, MatrixUse(n, call, x.detach(), tuple(of_input.shape), record.by_sample))
-    record.add(of_state, MatrixUse(n, call, earlier, tuple(of_state.shape), record.by_sample))
-    for b in biases:
-        record.add(b, SumUse(n, call, tuple(b.shape)))
-    return torch.stack(states, 1), (h, c)

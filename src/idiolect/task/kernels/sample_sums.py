@@ -28,6 +28,7 @@ from ..frozen import shared_copy
 from ..layout import Layout
 from ..losses import Loss, total
 from .clipped import NUMBERS_AT_ONCE, factors
+from . import recorded_lstm  # noqa: F401 (its rule)
 from .mapped import one_loss
 from .recorded import Record, Unrecorded
 from .rows import over_threads, with_fast_pooling
