@@ -70,7 +70,7 @@ def recorded(*tensors: Any) -> Record:
     return next(t.record for t in tensors if isinstance(t, RecordedWeight))
 
 
-# -- a pass -----------------------------------------------------------------------------------------
+# -- a pass ----------------------------------------------------------------------------------------
 class _Call:
     """The derivative by what a function returned, once the backward pass has come by."""
 
@@ -157,7 +157,7 @@ class Record:
                 use.blank(broken)
 
 
-# -- uses: what a function makes of a weight ---------------------------------------------------------
+# -- uses: what a function makes of a weight -------------------------------------------------------
 @dataclass
 class Use:
     """One use of a weight: the gradients of single samples, their norms and their scaled sum."""
@@ -360,7 +360,7 @@ def squares_of(uses: list[Use]) -> Tensor:
     return torch.linalg.vecdot(each, each)
 
 
-# -- functions ---------------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 RULES: dict[Any, Callable[..., Any]] = {}
 
 

@@ -27,8 +27,8 @@ from ..forward import forward
 from ..frozen import shared_copy
 from ..layout import Layout
 from ..losses import Loss, total
-from .clipped import NUMBERS_AT_ONCE, factors
 from . import recorded_lstm  # noqa: F401 (its rule)
+from .clipped import NUMBERS_AT_ONCE, factors
 from .mapped import one_loss
 from .recorded import Record, Unrecorded
 from .rows import over_threads, with_fast_pooling
@@ -78,7 +78,11 @@ class SampleSums:
         if not self.way:
             k = max(rows, key=sizes.__getitem__)
             self.way = self._choose(x[k], of(k), loss)
-        if self.together and self.way != "single" and self._all_at_once(g, rows, x, batch, weights, loss, bound):
+        if (
+            self.together
+            and self.way != "single"
+            and self._all_at_once(g, rows, x, batch, weights, loss, bound)
+        ):
             return g
 
         def run(thread: int, k: int) -> None:
@@ -194,7 +198,7 @@ class SampleSums:
 
     # -- the choice --------------------------------------------------------------------------------
     def _choose(self, w: Tensor, samples: tuple[Tree, Tree, Tensor], loss: Loss) -> str:
-        """"recorded" where it gives what plain autograd does, for two numbers of samples."""
+        """ "recorded" where it gives what plain autograd does, for two numbers of samples."""
         self.module.eval()
         self.original.eval()
         generator = torch.Generator().manual_seed(0)
