@@ -346,7 +346,8 @@ class Quantile(Loss):
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         residual = targets - outputs.squeeze(1)
-        slope = torch.where(residual > 0, -self.q, 1 - self.q) * (residual != 0)
+        below, above = residual.new_tensor([-self.q, 1 - self.q])
+        slope = torch.where(residual > 0, below, above) * (residual != 0)
         return (weights * slope).unsqueeze(1)
 
 

@@ -363,12 +363,11 @@ def through_gradients(method: Method, settings: Settings) -> None:
         outcomes = []
         for training_data in (data, other_data(data, ("train",))):
             bench = _Bench(method, settings, training_data)
-            blind = BlindTask(bench.task, scale)
-            bench.task = blind
-            down = bench.down(bench.server())
+            bench.task = BlindTask(bench.task, scale)
             here = bench.here(gradients_only=True)
             try:
-                up, rows = method.update(blind, down, bench.private(), here)
+                down = bench.down(bench.server())
+                up, rows = method.update(bench.task, down, bench.private(), here)
             except SettingError as error:
                 raise AssertionError(f"data_through_gradients: {error}") from error
             outcomes.append({**prefixed(up, "up."), **prefixed(rows, "private.")})

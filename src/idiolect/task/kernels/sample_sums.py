@@ -206,8 +206,9 @@ class SampleSums:
         w = w.detach() + shift.to(w)  # a layer that starts at zero would hide what is behind it
         try:
             for number in (_TRIED, _TRIED - 1):
-                some = map_tree(lambda t, n=number: _unlike(t, n), samples[:2])
-                few = (*some, samples[2][:1].expand(number, *samples[2].shape[1:]).clone())
+                inputs = map_tree(lambda t, n=number: _unlike(t, n), samples[0])
+                targets, weights = map_tree(lambda t, n=number: _some(t, n), samples[1:])
+                few = inputs, targets, weights
                 parts = [
                     self._gradient(w, map_tree(lambda t, s=s: t[s : s + 1], few), loss)
                     for s in range(number)
@@ -219,7 +220,7 @@ class SampleSums:
                 rounding = 1e-8 if w.dtype == torch.float64 else 1e-3
                 if not torch.allclose(g, expected, rtol=rounding, atol=rounding * bound):
                     return "mapped"
-        except Unrecorded:
+        except Exception:  # whatever a user's module does with such weights
             return "mapped"
         finally:
             self.module.train()
@@ -249,10 +250,16 @@ def _clipped(each: Tensor, bound: float) -> Tensor:
     return (scale.unsqueeze(-2) @ each).squeeze(-2)
 
 
+def _some(t: Tensor, number: int) -> Tensor:
+    """So many of one client's samples, some of them repeated where it has fewer."""
+    return t[torch.arange(number, device=t.device) % length(t)]
+
+
 def _unlike(t: Tensor, number: int) -> Tensor:
-    """So many samples that differ, from some of one client."""
-    some = t[torch.arange(number, device=t.device) % length(t)]
+    """The same, and numbers that differ from sample to sample."""
+    some = _some(t, number)
     if not t.is_floating_point():
         return some
+    some = some.nan_to_num(0.0, 0.0, 0.0).clamp(-1e3, 1e3)  # whatever one of them holds
     steps = torch.arange(number, device=t.device, dtype=t.dtype)
     return some + 0.1 * steps.view(-1, *[1] * (t.dim() - 1)) * (1 + some.abs())
