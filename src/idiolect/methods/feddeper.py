@@ -25,6 +25,7 @@ class FedDeper(Method):
     """A shared model kept from drifting by the personal models (rho); both are of use."""
 
     traits = Traits(
+        data_through_gradients=True,
         changes=("w",),
         models=("w", "v"),
         row_messages=True,
