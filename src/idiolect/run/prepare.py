@@ -123,10 +123,9 @@ class RunParts:
 
     def privacy_plan(self, seed: int) -> PrivacyPlan | None:
         """How clients are protected; None where they are not, or where nothing is sent."""
-        sends = any(self.method.message(self.first_task).values())
-        return (
-            privacy_plan(self.settings, self.eligible, self.clients_heard, seed) if sends else None
-        )
+        if self.settings.privacy is None or not any(self.method.message(self.first_task).values()):
+            return None
+        return privacy_plan(self, seed)
 
     def numerics(self, seed: int) -> Numerics:
         """How model and loss are computed under one of the seeds."""

@@ -477,12 +477,15 @@ class Privacy(Knobs):
         above=0,
         below=1,
         roles=(MESSAGES,),
+        acts_with={"privacy": OtherThan(None)},
     )
     noise_source: str = knob(
         "secret",
         "where noise comes from: the operating system's cryptographic source (secret), or the "
         "seed of the run, so that it repeats to the bit and protects nobody from who knows it",
         choices=SOURCES,
+        roles=(MESSAGES,),
+        acts_with={"privacy": OtherThan(None)},
         refused_in={"deployment": "noise that can be repeated protects nobody"},
     )
 

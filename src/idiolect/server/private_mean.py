@@ -14,6 +14,9 @@ from ..core.types import State
 from ..privacy.clipping import clip_factors, clipped_sum, message_norms
 from ..privacy.noise import released
 from ..privacy.plan import PrivacyPlan
+from ..privacy.samples import SampleExposure
+
+MOST_GRADIENTS = 1 << 50
 
 
 @dataclass
@@ -33,7 +36,8 @@ class PrivacyAccount:
     @classmethod
     def new(cls, plan: PrivacyPlan, clients: int) -> PrivacyAccount:
         """Of clients that have spent nothing."""
-        return cls(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
+        kind = cls if plan.samples is None else SampleAccount
+        return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
 
     def grow(self, clients: int) -> None:
         """More clients have enrolled, `clients` in all."""
@@ -49,6 +53,12 @@ class PrivacyAccount:
         """Add an exposure of everyone who could be heard, or of those who are known to be heard."""
         self.begun += 1
         self.exposures[eligible if self.plan.exposure.amplified else heard] += 1
+
+    def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
+        """These clients report so many gradients: no exposure where messages have the noise."""
+
+    def end(self, trained: Tensor) -> None:
+        """A round is over in which these clients were to train."""
 
     def sampling_seed(self, round: int, seed: int) -> int:
         """What the draw of a round is keyed by: where sampling amplifies, nobody else may know."""
@@ -111,9 +121,67 @@ class PrivacyAccount:
         exposures, clip, begun = tensors["exposures"], float(facts["clip"]), int(facts["begun"])
         if not 0 < clip < float("inf"):
             raise ValueError("privacy.clip must be a number > 0")
-        if bool((exposures < 0).any()) or bool((exposures > begun).any()):
+        most = begun if self.plan.samples is None else MOST_GRADIENTS
+        if bool((exposures < 0).any()) or bool((exposures > most).any()):
             raise ValueError("privacy.exposures must be from 0 to the rounds begun")
         self.exposures, self.clip, self.begun = exposures.clone(), clip, begun
+
+
+@dataclass
+class SampleAccount(PrivacyAccount):
+    """The same where single samples are protected: every gradient of a client is an exposure.
+
+    A client that was to train and has not reported may have sent its message all the same: it
+    counts with the most gradients that any client has reported. So does every round that was
+    killed.
+    """
+
+    killed: int = 0  # rounds begun and not ended, since the last one that was
+    most: int = 0  # gradients that a client has taken in one round
+    _reported: set[int] = field(default_factory=set)
+
+    @property
+    def exposure(self) -> SampleExposure:
+        assert self.plan.samples is not None
+        return self.plan.samples
+
+    def count(self, eligible: Tensor, heard: Tensor) -> None:
+        self.begun += 1
+        self.killed += 1
+
+    def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
+        self.most = max(self.most, int(counts.max()) if len(counts) else 0)
+        self.exposures[wire_ids] += counts * self.killed
+        self._reported.update(wire_ids.tolist())
+
+    def end(self, trained: Tensor) -> None:
+        silent = [k for k in trained.tolist() if k not in self._reported]
+        planned = int(self.exposure.planned.max(initial=0)) if not self.most else self.most
+        self.exposures[silent] += planned * self.killed
+        self.killed = 0
+        self._reported.clear()
+
+    def epsilons(self) -> np.ndarray:
+        return self.exposure.each(self.plan.noise, self._counts(), self.plan.delta)
+
+    def worst(self) -> float:
+        return self.exposure.worst(self.plan.noise, self._counts(), self.plan.delta)
+
+    def worst_quickly(self) -> float:
+        return self.exposure.at_most(self.plan.noise, self._counts(), self.plan.delta)
+
+    def _counts(self) -> np.ndarray:
+        return self.exposures.numpy()
+
+    def affords(self, exposed: Tensor) -> bool:
+        plan = self.plan
+        if not plan.epsilon or not len(exposed):
+            return True
+        after = self._counts().copy()
+        after[exposed.numpy()] += max(self.most, 1) * (1 + self.killed)
+        if bool((after <= self.exposure.planned).all()) and not plan.protection.noise:
+            return True  # the noise was chosen for that
+        return self.exposure.at_most(plan.noise, after, plan.delta, True) <= plan.epsilon
 
 
 @dataclass(frozen=True)
