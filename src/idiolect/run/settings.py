@@ -750,7 +750,7 @@ class Settings(
                 f"epsilon must be a number > 0 with privacy {text!r}, got 0: or say how much noise "
                 "there is, e.g. 'central(noise=1)'"
             )
-        where = f"with privacy {text!r}"
+        where = f"with privacy {text!r}" + (f" (epsilon {self.epsilon:g})" if self.epsilon else "")
         for name, plain, reason in (
             ("patience", 0, "when a run stops would depend on figures without noise"),
             ("target_value", None, "when a run stops would depend on figures without noise"),
