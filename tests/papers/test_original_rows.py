@@ -15,13 +15,16 @@ from idiolect_papers.own.original_rows import (
     TEXTS,
     TOO_WIDE,
     WIDE,
+    above,
     cells_of,
     compared,
+    gains_over_local,
     half_the_classes,
     page_of,
     printed_tables,
     reasons,
     says,
+    turned,
     ways_and_shots,
     written,
 )
@@ -84,7 +87,7 @@ def cell(row, ours, half=0.1, paper=97.0, smaller=False):
 
 
 def told(*cells):
-    return [says(c, m) for c, m in zip(cells, marked(cells), strict=True)]
+    return [says(c, m, cells) for c, m in zip(cells, marked(cells), strict=True)]
 
 
 def test_a_cell_agrees_only_in_the_printed_setting():
@@ -106,6 +109,23 @@ def test_a_cell_that_was_not_run_or_diverged_says_so():
     assert told(cell("a", None)) == [NOT_RUN]
     diverged = Cell("t", "a", "c", Figure(97.0, None, 2), Figure(None, None, 2, True))
     assert told(diverged) == [TEXTS["marks"]["diverged"]]
+
+
+def test_rows_whose_intervals_overlap_have_no_order():
+    near = [cell("a", 95.2, smaller=True), cell("b", 95.1, paper=96.0, smaller=True)]
+    assert told(*near) == [SMALLER["overlap"]] * 2
+
+
+def test_differences_to_local_are_paired_and_cells_above_the_printed_figure_are_named():
+    ours = {"Local": {"n": [95.0, 97.0]}, "a": {"n": [96.0, 98.0]}, "b": {"n": [1.0, None]}}
+    assert gains_over_local(ours) == {("a", "n"): (1.0, 0.0)}
+    assert gains_over_local({"a": {"n": [1.0, 2.0]}}) == {}
+    cells = [cell("a", 98.0, smaller=True), cell("b", 96.0, smaller=True), cell("c", 98.0)]
+    assert above(cells) == ["a (n = 3)"]
+    beside_local = [cell("Local", 95.0, paper=94.0), cell("a", 94.0, paper=96.0)]
+    assert turned(beside_local, {("a", "n = 3"): (-1.0, 0.5)}) == ["a (n = 3)"]
+    for gain in ((1.0, 0.5), (-1.0, 1.5)):
+        assert turned(beside_local, {("a", "n = 3"): gain}) == []
 
 
 def test_a_table_of_one_row_at_a_smaller_scale_has_nothing_to_compare_with():
@@ -162,7 +182,7 @@ def test_a_small_page_is_that_of_its_figures_and_says_that_it_is_smaller(
     assert set(stored["tables"]["fedproto"]) == set(rows)
     for row in stored["tables"]["fedproto"].values():
         assert [len(values) for values in row.values()] == [2]
-    assert "| FedProx | n = 3 | 96.26 | – | not run |" in text
+    assert "| FedProx | n = 3 | 96.26 | – | not run | +2.21 | – |" in text
 
 
 def test_the_stored_page_is_that_of_its_figures():

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idiolect import Federation, Method, Plan, Task, data, make_method, models
+from idiolect import Federation, Method, Plan, Task, data, make_method, models, paired_difference
 from idiolect.study import Stock
 
-from ..marks import AGREES, DIFFERS, NOT_RUN, ORDER, Cell, Figure, beside, marked
+from ..marks import AGREES, NOT_RUN, ORDER, Cell, Figure, apart, beside, marked
 from ..page import Row, table, write_page
 from ..published import read_table
 from ..runs import Runs, Summary, column, scaled_runs
@@ -28,6 +28,7 @@ NAME = "original-rows"
 TEXTS = read_text(NAME)
 WIDE = 2.0  # points: half an interval above it tells nothing
 TOO_WIDE = "too wide to tell"
+REFERENCE = "Local"  # the row that others are set beside, where a table has it
 PERSONAL = ("accuracy", "mean")  # of a summary: pooled over samples
 OVER_CLIENTS = ("accuracy", "mean_of_clients")
 GLOBAL = ("global_model", "accuracy", "mean")
@@ -342,6 +343,9 @@ def _percent(summaries: Sequence[Summary], path: Sequence[str]) -> list[float | 
 
 
 # -- marks ----------------------------------------------------------------------------------------
+Gains = Mapping[tuple[str, str], tuple[float, float]]  # by row and column: the mean, half of 95 %
+
+
 def cells_of(key: str, stored: Row) -> list[Cell]:
     """The cells of a table: the figures as printed, and ours.
 
@@ -361,47 +365,114 @@ def cells_of(key: str, stored: Row) -> list[Cell]:
     return beside(key, theirs, here, columns, stand_in=scale == "quick")
 
 
-def says(cell: Cell, mark: str) -> str:
-    """What a cell tells: at a smaller scale never that figures agree, nor of a wide interval."""
+def says(cell: Cell, mark: str, others: Sequence[Cell]) -> str:
+    """What a cell tells beside the `others` of its column.
+
+    At a smaller scale never that figures agree; of a wide interval nothing; and an order only where
+    our intervals set rows apart.
+    """
     if mark == NOT_RUN:
         return NOT_RUN
     assert cell.ours is not None
     if cell.ours.mean is None:
-        return TEXTS["marks"]["diverged"]
+        return str(TEXTS["marks"]["diverged"])
     if cell.ours.half is None or cell.ours.half > WIDE:
         return TOO_WIDE
-    if not cell.stand_in:
-        return mark
-    return str(TEXTS["marks"]["smaller"][{ORDER: "order", DIFFERS: "other"}[mark]])
+    words = TEXTS["marks"]["smaller" if cell.stand_in else "printed"]
+    if mark == AGREES:
+        return AGREES
+    rivals = [other.ours for other in others if other is not cell and other.ours is not None]
+    if not rivals:
+        return str(words["alone"])
+    if mark == ORDER and not any(apart(cell.ours, rival) for rival in rivals):
+        return str(words["overlap"])
+    return str(words["order" if mark == ORDER else "other"])
 
 
-def compared(cells: Sequence[Cell]) -> list[Row]:
-    """A line per row and column."""
-    single = len({cell.row for cell in cells}) == 1
+def compared(cells: Sequence[Cell], gains: Gains | None = None) -> list[Row]:
+    """A line per row and column; `gains` are differences to Local over seeds, by row and column."""
     rows: list[Row] = []
+    printed = {cell.column: cell.paper for cell in cells if cell.row == REFERENCE}
     for cell, mark in zip(cells, marked(cells), strict=True):
-        told = says(cell, mark)
-        if single and cell.stand_in and told not in (TOO_WIDE, TEXTS["marks"]["diverged"]):
-            told = TEXTS["marks"]["smaller"]["alone"]
-        rows.append(
-            {
-                "row": cell.row,
-                "column": cell.column,
-                "printed": "–" if cell.paper is None else str(cell.paper),
-                "here": "–" if cell.ours is None else str(cell.ours),
-                "": told,
-            }
-        )
+        others = [other for other in cells if other.column == cell.column]
+        row: Row = {
+            "row": cell.row,
+            "column": cell.column,
+            "printed": "–" if cell.paper is None else str(cell.paper),
+            "here": "–" if cell.ours is None else str(cell.ours),
+            "": says(cell, mark, others),
+        }
+        if printed:
+            gap = _less(cell.paper, printed[cell.column])
+            gain = (gains or {}).get((cell.row, cell.column))
+            row["less Local: printed"] = "–" if gap is None else f"{gap:+.2f}"
+            row["less Local: here"] = "–" if gain is None else f"{gain[0]:+.2f} ± {gain[1]:.2f}"
+        rows.append(row)
     return rows
+
+
+def _less(figure: Figure | None, other: Figure | None) -> float | None:
+    if figure is other or figure is None or other is None:
+        return None
+    return None if figure.mean is None or other.mean is None else figure.mean - other.mean
+
+
+def gains_over_local(
+    ours: Mapping[str, Mapping[str, Sequence[float]]],
+) -> Gains:
+    """Row less Local on the same data, by row and column: the mean ± half the 95 % interval.
+
+    >>> gains_over_local({"Local": {"n": [95.0, 96.0, 97.0]}, "a": {"n": [96.0, 96.9, 98.1]}})
+    {('a', 'n'): (1.0, 0.248)}
+    """
+    out: dict[tuple[str, str], tuple[float, float]] = {}
+    for label, row in ours.items():
+        for name, values in row.items():
+            local = ours.get(REFERENCE, {}).get(name)
+            if label == REFERENCE or not local or None in [*values, *local] or len(local) < 2:
+                continue
+            gain, half = paired_difference(list(values), list(local))
+            out[label, name] = round(gain, 3), round(half or 0.0, 3)
+    return out
+
+
+def turned(cells: Sequence[Cell], gains: Gains) -> list[str]:
+    """The cells that our paired differences set on the other side of Local than printed."""
+    printed = {cell.column: cell.paper for cell in cells if cell.row == REFERENCE}
+    names = []
+    for cell in cells:
+        gain, half = gains.get((cell.row, cell.column), (0.0, 0.0))
+        gap = _less(cell.paper, printed.get(cell.column))
+        if gap and abs(gain) > half and gain * gap < 0:
+            names.append(f"{cell.row} ({cell.column})")
+    return names
+
+
+def above(cells: Sequence[Cell]) -> list[str]:
+    """The cells of a smaller scale that are above the printed figure already."""
+    names = []
+    for cell in cells:
+        if not cell.stand_in or cell.paper is None or cell.ours is None:
+            continue
+        if apart(cell.ours, cell.paper) == 1 and (cell.ours.half or WIDE) < WIDE:
+            names.append(f"{cell.row} ({cell.column})")
+    return names
 
 
 # -- the page -------------------------------------------------------------------------------------
 def page_of(stored: Row) -> str:
     """The page of stored figures."""
-    sections, told = [], []
+    sections: list[str] = []
+    told: list[str] = []
+    better: list[str] = []
+    other_side: list[str] = []
     for key in stored["tables"]:
         words = TEXTS["tables"][key]
-        rows = compared(cells_of(key, stored))
+        cells = cells_of(key, stored)
+        better += above(cells)
+        gains = gains_over_local(stored["tables"][key])
+        other_side += turned(cells, gains)
+        rows = compared(cells, gains)
         told += [row[""] for row in rows]
         settings = words["scales"][stored["scale"]]
         sections += [
@@ -417,7 +488,7 @@ def page_of(stored: Row) -> str:
             "",
         ]
     return TEXTS["page"].format(
-        opening=opening(told, stored),
+        opening=opening(told, stored, better, other_side),
         sections="\n".join(sections),
         reasons="\n".join(table(reasons())),
         seeds=stored["seeds"],
@@ -427,8 +498,10 @@ def page_of(stored: Row) -> str:
     )
 
 
-def opening(told: Sequence[str], stored: Row) -> str:
-    """How many cells say what."""
+def opening(
+    told: Sequence[str], stored: Row, better: Sequence[str] = (), other_side: Sequence[str] = ()
+) -> str:
+    """How many cells say what; which are above what is printed, or on Local's other side."""
     counts = {word: told.count(word) for word in dict.fromkeys(told)}
     listed = ", ".join(f"{number} {word}" for word, number in counts.items())
     sentences = [TEXTS["opening"]["counts"].format(number=len(told), listed=listed)]
@@ -436,6 +509,10 @@ def opening(told: Sequence[str], stored: Row) -> str:
         sentences.append(TEXTS["opening"]["quick"])
     elif not counts.get(AGREES):
         sentences.append(TEXTS["opening"]["none"])
+    if better:
+        sentences.append(TEXTS["opening"]["above"].format(names=", ".join(better)))
+    if other_side:
+        sentences.append(TEXTS["opening"]["turned"].format(names=", ".join(other_side)))
     return " ".join(sentences)
 
 
