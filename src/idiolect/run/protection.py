@@ -10,10 +10,10 @@ from ..channels.link import Link
 from ..core.knobs import SettingError
 from ..core.text import warn
 from ..methods import name_of
-from ..privacy.accountant import Exposure
+from ..privacy.accountant import LEAST_NOISE, Exposure
 from ..privacy.coverage import why_not
 from ..privacy.noise import Noise
-from ..privacy.plan import PrivacyPlan
+from ..privacy.plan import Mechanism, PrivacyPlan
 from ..privacy.protection import PROTECTIONS
 from ..server.protocol import Contract
 from ..server.selection import Poisson
@@ -51,16 +51,30 @@ def check_privacy(parts: RunParts) -> None:
             f"delta: {s.delta:g} is not below 1 over the {parts.eligible:,} clients: one of them "
             f"could be shown as it is; at most {0.1 / parts.eligible:.1g} is usual"
         )
+    parts.privacy_plan(s.seed)  # refuses a budget that is too small, before anything is written
 
 
-def privacy_plan(s: Settings, eligible: int, sample: int, seed: int) -> PrivacyPlan | None:
-    """Noise and exposure for so many clients heard of so many; None without privacy."""
+def privacy_plan(
+    s: Settings, eligible: int, sample: int, seed: int, begun: Mechanism | None = None
+) -> PrivacyPlan | None:
+    """Noise and exposure for so many clients heard of so many; None without privacy.
+
+    Those of a run that has begun are as they were then, whatever its rounds are now.
+    """
     if s.privacy is None:
         return None
+    if begun is not None:
+        source = Noise(s.noise_source, seed)
+        return PrivacyPlan.begun(s.privacy, s.epsilon, s.delta, begun, source)
     poisson = isinstance(s.selection, Poisson) and not s.privacy.at_client and sample < eligible
     rate = sample / eligible if poisson else 1.0
     exposure = Exposure(rate, s.rounds if poisson else most_heard(s, eligible, sample))
     source = Noise(s.noise_source, seed)
+    if exposure.amplified and 0 < s.privacy.noise < LEAST_NOISE:
+        raise SettingError(
+            f"privacy: noise must be 0 or a number >= {LEAST_NOISE:g} with selection 'poisson', "
+            f"got {s.privacy.noise:g}: less protects nobody"
+        )
     plan = PrivacyPlan.of(s.privacy, s.epsilon, s.delta, exposure, sample, eligible, source)
     one_round = plan.accountant.epsilon(1, s.delta)
     if s.epsilon and one_round > s.epsilon:
