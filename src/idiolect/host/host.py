@@ -214,8 +214,8 @@ class Host:
             up = {n: torch.cat([state[n] for _, state in waiting]) for n in up}
             waiting.clear()
         reference = contract.reference(contract.method, received.of(self.wire_ids[rows]))
-        up = self.leaving(ExchangeId(version), rows, up, reference)
         up = self.protected(rows, up, reference, version)
+        up = self.leaving(ExchangeId(version), rows, up, reference)
         messages, after, words = self.encode(
             rows, version, up, reference, version, self.coder.read(rows, version)
         )
@@ -239,15 +239,17 @@ class Host:
         version = versions if isinstance(versions, int) else int(versions[0])
         contract = self.contract.of(version)
         wire_ids = self.wire_ids[rows].numpy()
-        samples = self.samples[rows].numpy()
-        if self.settings.message_noise is not None:  # how many there are would tell
-            samples = np.ones_like(samples)
-        heads = wire.heads(contract.up, contract.run, versions, wire_ids, samples)
+        heads = wire.heads(contract.up, contract.run, versions, wire_ids, self._weights(rows))
 
         def keys() -> streams.Keys:
             return streams.keys(contract.task.seed, "channel", turns, self.keys[rows.numpy()])
 
         return contract.link.encode(heads, up, reference, channel_rows, keys, version)
+
+    def _weights(self, rows: Tensor) -> np.ndarray:
+        """What messages of these clients weigh; 1 where how many samples they have would tell."""
+        samples = self.samples[rows].numpy()
+        return samples if self.settings.message_noise is None else np.ones_like(samples)
 
     def protected(self, rows: Tensor, up: State, reference: State, version: int) -> State:
         """The messages with each client's own noise, where clients add it."""
@@ -275,7 +277,7 @@ class Host:
         values = {"values": stage.answer(coder_rows, coordinates, form)}
         values = self.leaving(ExchangeId(query.version, query.part), rows, values, {})
         wire_ids = self.wire_ids[rows].numpy()
-        weights = self.samples[rows].numpy()
+        weights = self._weights(rows)
         return wire.pack(schema, contract.run, query.version, wire_ids, weights, values)
 
     def conclude(self, verdict: RoundConclusion) -> None:

@@ -3,6 +3,7 @@
 from .accountant import Accountant, Exposure
 from .clipping import AdaptiveClip, clip_factors, message_norms
 from .noise import Noise
+from .plan import Mechanism
 from .protection import PROTECTIONS, Central, Local, Protection
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Central",
     "Exposure",
     "Local",
+    "Mechanism",
     "Noise",
     "Protection",
     "clip_factors",

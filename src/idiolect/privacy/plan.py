@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +31,33 @@ class MessageNoise:
         for name, rows in sorted(up.items()):
             own = reference[name] if name in reference else rows.new_zeros(rows.shape[1])
             noise = self.noise.normal(len(rows), rows.shape[1], f"message {name}", turn, clients)
-            changes = (rows - own).double() * factors.unsqueeze(1).to(rows.device)
+            column = factors.unsqueeze(1).to(rows.device)
+            # a message that is not finite goes as noise alone: that it was not must not show
+            changes = ((rows - own).double() * column).where(column > 0, 0.0)
             private = released(changes, noise.to(rows.device), self.sigma)
             messages[name] = own + private.to(rows.dtype)
         return messages
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What stays as it was when a run began, whatever rounds and clients are added to it.
+
+    Were the noise chosen anew for more rounds, those that are done would be counted with more
+    noise than they had.
+    """
+
+    noise: float  # z
+    rate: float  # q of Poisson sampling; 1 = whoever is heard is known
+    rounds: int  # the most that a client was to be exposed to
+    sample: int  # m
+    clients: int  # N
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise < math.inf or not 0 < self.rate <= 1:
+            raise ValueError("noise must be a number > 0, and rate one above 0 and at most 1")
+        if min(self.rounds, self.sample - 1, self.clients - 1) < 0:
+            raise ValueError("rounds must be a whole number >= 0, sample and clients >= 1")
 
 
 @dataclass(frozen=True)
@@ -70,17 +94,38 @@ class PrivacyPlan:
             noise = calibrated_noise(epsilon, delta, exposure)
         return cls(protection, noise, delta, epsilon, exposure, sample, clients, source, samples)
 
+    @classmethod
+    def begun(
+        cls,
+        protection: Protection,
+        epsilon: float,
+        delta: float,
+        mechanism: Mechanism,
+        source: Noise,
+        samples: SampleExposure | None = None,
+    ) -> PrivacyPlan:
+        """That of a run that has begun."""
+        exposure = Exposure(mechanism.rate, mechanism.rounds)
+        sample, clients = mechanism.sample, mechanism.clients
+        noise = mechanism.noise
+        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source, samples)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What a run begins with, and keeps."""
+        exposure = self.exposure
+        return Mechanism(self.noise, exposure.rate, exposure.rounds, self.sample, self.clients)
+
     @property
     def accountant(self) -> Accountant:
         return Accountant(self.noise, self.exposure.rate)
 
-    @property
-    def adaptive_clip(self) -> AdaptiveClip | None:
-        """How the clipping norm moves; None where it stays."""
+    def adaptive_clip(self, sample: int) -> AdaptiveClip | None:
+        """How the clipping norm moves after a round with so many; None where it stays."""
         p = self.protection
         if not isinstance(p, Central) or not p.adaptive:
             return None
-        return AdaptiveClip(p.quantile, p.clip_rate, self.noise, self.sample)
+        return AdaptiveClip(p.quantile, p.clip_rate, self.noise, sample)
 
     @property
     def message_noise(self) -> MessageNoise | None:

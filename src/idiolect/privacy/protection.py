@@ -55,7 +55,7 @@ class Central(Protection):
     title: ClassVar[str] = "central"
     against: ClassVar[str] = "everyone who sees the models that the server sends"
     trusted: ClassVar[str] = "the server, which sees each clipped message"
-    neighbours: ClassVar[str] = "with or without one client"
+    neighbours: ClassVar[str] = "with what one client sends, or with nothing in its place"
 
     quantile: float = knob(
         0.5,

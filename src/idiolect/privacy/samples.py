@@ -41,7 +41,14 @@ class SampleExposure:
     """How often gradients may touch a sample of each client, and with which probability."""
 
     rates: np.ndarray  # float64[N]: q_i = B / n_i, at most 1
-    planned: np.ndarray  # int64[N]: gradients that each client takes in the planned rounds
+    # int64[N]: gradients that each client takes in the planned rounds; zeros where that is unknown
+    planned: np.ndarray
+
+    @classmethod
+    def of(cls, sizes: np.ndarray, batch: int) -> SampleExposure:
+        """By the numbers of training samples, without a plan."""
+        rates = np.minimum(1.0, batch / np.maximum(sizes, 1))
+        return cls(rates, np.zeros(len(sizes), dtype=np.int64))
 
     def worst(self, noise: float, counts: np.ndarray, delta: float) -> float:
         """ε of the client that has spent most after so many gradients each.

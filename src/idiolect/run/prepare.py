@@ -28,7 +28,7 @@ from ..method import Method
 from ..methods import batchnorm, equal_to, label_of, name_of
 from ..methods.exchanges import check_exchanges
 from ..methods.predictor import predicts_by_itself
-from ..privacy.plan import PrivacyPlan
+from ..privacy.plan import Mechanism, PrivacyPlan
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
 from ..server.rules import RULES
@@ -121,11 +121,14 @@ class RunParts:
         """Clients that train at the same time, where training is asynchronous."""
         return concurrency(self.method, self.settings, self.eligible, self.clients_heard)
 
-    def privacy_plan(self, seed: int) -> PrivacyPlan | None:
-        """How clients are protected; None where they are not, or where nothing is sent."""
+    def privacy_plan(self, seed: int, begun: Mechanism | None = None) -> PrivacyPlan | None:
+        """How clients are protected; None where they are not, or where nothing is sent.
+
+        `begun`: as a run has begun that is resumed.
+        """
         if self.settings.privacy is None or not any(self.method.message(self.first_task).values()):
             return None
-        return privacy_plan(self, seed)
+        return privacy_plan(self, seed, begun)
 
     def numerics(self, seed: int) -> Numerics:
         """How model and loss are computed under one of the seeds."""

@@ -13,10 +13,10 @@ from ..core.text import warn
 from ..host.host import Host
 from ..host.lazy_federation import LazyFederation
 from ..methods import name_of
-from ..privacy.accountant import Exposure
+from ..privacy.accountant import LEAST_NOISE, Exposure
 from ..privacy.coverage import why_not
 from ..privacy.noise import Noise
-from ..privacy.plan import PrivacyPlan
+from ..privacy.plan import Mechanism, PrivacyPlan
 from ..privacy.protection import PROTECTIONS
 from ..privacy.samples import SampleExposure
 from ..server.protocol import Contract
@@ -61,6 +61,7 @@ def check_privacy(parts: RunParts) -> None:
             f"delta: {s.delta:g} is not below 1 over the {parts.eligible:,} clients: one of them "
             f"could be shown as it is; at most {0.1 / parts.eligible:.1g} is usual"
         )
+    parts.privacy_plan(s.seed)  # refuses a budget that is too small, before anything is written
 
 
 def _check_samples(parts: RunParts, text: str) -> None:
@@ -80,21 +81,37 @@ def _check_samples(parts: RunParts, text: str) -> None:
         check_task(group.first_task)
 
 
-def privacy_plan(parts: RunParts, seed: int) -> PrivacyPlan:
-    """Noise and exposure for the planned rounds."""
+def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> PrivacyPlan:
+    """Noise and exposure for the planned rounds.
+
+    Those of a run that has begun are as they were then, whatever its rounds are now.
+    """
     s, eligible, sample = parts.settings, parts.eligible, parts.clients_heard
     protection = s.privacy
     assert protection is not None
+    by_sample = protection.unit == "sample"
+    source = Noise(s.noise_source, seed)
+    if begun is not None:
+        samples = (
+            SampleExposure.of(parts.federation.sizes("train").numpy(), s.batch)
+            if by_sample
+            else None
+        )
+        return PrivacyPlan.begun(protection, s.epsilon, s.delta, begun, source, samples)
     poisson = isinstance(s.selection, Poisson) and not protection.at_client and sample < eligible
-    everyone = protection.unit == "sample" and parts.method.traits.trains == "everyone"
+    if (poisson or by_sample) and 0 < protection.noise < LEAST_NOISE:
+        raise SettingError(
+            f"privacy: noise must be 0 or a number >= {LEAST_NOISE:g} with Poisson sampling, "
+            f"got {protection.noise:g}: less protects nobody"
+        )
+    everyone = by_sample and parts.method.traits.trains == "everyone"
     rounds = s.rounds if poisson or everyone else most_heard(s, eligible, sample)
     exposure = Exposure(sample / eligible if poisson else 1.0, rounds)
-    samples = sample_exposure(parts, rounds) if protection.unit == "sample" else None
-    source = Noise(s.noise_source, seed)
+    samples = sample_exposure(parts, rounds) if by_sample else None
     plan = PrivacyPlan.of(
         *(protection, s.epsilon, s.delta, exposure, sample, eligible, source, samples)
     )
-    one_round = 0.0 if samples else plan.accountant.epsilon(1, s.delta)
+    one_round = 0.0 if by_sample else plan.accountant.epsilon(1, s.delta)
     if s.epsilon and one_round > s.epsilon:
         raise SettingError(
             f"epsilon must be at least {one_round:.3g} for one round with noise {plan.noise:g} and "
@@ -105,13 +122,10 @@ def privacy_plan(parts: RunParts, seed: int) -> PrivacyPlan:
 
 def sample_exposure(parts: RunParts, rounds: int) -> SampleExposure:
     """How often gradients touch a sample of each client: by one round of everyone, on trial."""
-    s, federation = parts.settings, parts.federation
-    sizes = federation.sizes("train").numpy()
-    rates = np.minimum(1.0, s.batch / np.maximum(sizes, 1))
-    planned = np.zeros(len(sizes), dtype=np.int64)
-    if not s.privacy.noise:  # type: ignore[union-attr]
-        planned += rounds * gradients_per_round(parts)
-    return SampleExposure(rates, planned)
+    exposure = SampleExposure.of(parts.federation.sizes("train").numpy(), parts.settings.batch)
+    if parts.settings.privacy.noise:  # type: ignore[union-attr]
+        return exposure
+    return replace(exposure, planned=rounds * gradients_per_round(parts))
 
 
 def gradients_per_round(parts: RunParts) -> np.ndarray:  # -> int64[N]

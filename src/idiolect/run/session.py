@@ -30,6 +30,7 @@ from ..host.lazy_federation import whole
 from ..host.remote_host import HostLike
 from ..method import Method
 from ..methods.predictor import module_of, no_single_model
+from ..privacy.plan import Mechanism
 from ..server.asynchronous import AsyncServer
 from ..server.protocol import Contract
 from ..server.roster import Roster
@@ -114,7 +115,9 @@ class Session:
         start: Start | None = None,
         started: bool = False,
         placement: HostPlacement | None = None,
+        mechanism: Mechanism | None = None,
     ):
+        """`mechanism`: the noise of a run that has begun; None: chosen for this one."""
         federation, settings = parts.federation, parts.settings
         self.seed = seed
         self.settings = settings
@@ -128,7 +131,7 @@ class Session:
         if start is not None:
             tasks[0].begin_at(start.x0)
         layouts = layouts_of(parts)
-        privacy = parts.privacy_plan(seed)
+        privacy = parts.privacy_plan(seed, mechanism)
         built = [
             build_contract(
                 *(parts.method, task, settings, run, federation.classes, parts.positive),

@@ -215,7 +215,8 @@ class Aggregation:
         combine: RoundRule | StreamingMean
         if self.private is not None:
             known = self.reference(current_round.order.factors)
-            up, clip = self.private(self._on_device(got.up), known, current_round.version)
+            asked = len(current_round.order.heard)
+            up, clip = self.private(self._on_device(got.up), known, current_round.version, asked)
             combine = self._of_private_mean(current_round)
         elif current_round.stream is not None:
             up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
@@ -361,17 +362,19 @@ class Aggregation:
         """The rule for one row that stands for all messages; it tells nothing of who was heard."""
         assert self.private is not None
         plan = self.private.account.plan
+        heard = self.private.divisor(len(current_round.order.heard))
+        clients = plan.clients if plan.exposure.amplified else current_round.clients
         one = torch.ones(1, dtype=torch.float64, device=self.contract.task.device)
         nobody = torch.zeros(0, dtype=torch.int64)
         return RoundRule(
             self.contract,
             self.rule,
             samples=one,
-            heard=plan.sample,
-            clients=plan.clients,
+            heard=heard,
+            clients=clients,
             key=0,
             state={},
-            weight=float(plan.sample),
+            weight=float(heard),
             wire_ids=nobody,
         )
 

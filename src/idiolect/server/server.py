@@ -100,6 +100,8 @@ class Server:
             self.private_mean = PrivateMean(self.privacy)
         self.plan = StreamingPlan.of(contract, rule, sample, memory, self.private_mean is not None)
         self._clients = int(roster.eligible.sum())  # N when the run started
+        if privacy is not None and privacy.exposure.amplified:
+            self._clients = privacy.clients
 
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
@@ -564,15 +566,23 @@ class Server:
         if self.privacy is None or not self.contract.up.length:
             return True
         amplified = self.privacy.plan.exposure.amplified
-        everyone = amplified or self.contract.method.traits.trains == "everyone"
+        by_gradient = self.privacy.plan.samples is not None
+        everyone = amplified or (by_gradient and self.contract.method.traits.trains == "everyone")
         exposed = self.roster.eligible_ids() if everyone else self._sampled(self.rounds)
         return self.privacy.affords(exposed)
 
-    def count_killed(self, rounds: Iterable[int]) -> None:
-        """These rounds were begun after the checkpoint by a process that ended: they count."""
-        if self.privacy is not None:
-            for number in rounds:
-                self.privacy.count(self.roster.eligible_ids(), self._sampled(number))
+    def count_killed(self, rounds: Iterable[int | None], known: bool = True) -> None:
+        """These rounds were begun after the checkpoint by a process that ended: they count.
+
+        None: which round is not known. `known`: whether the same clients could take part as now.
+        """
+        if self.privacy is None:
+            return
+        everyone = self.roster.eligible_ids() if known else torch.arange(len(self.roster))
+        sampled = known and not self.privacy.plan.exposure.amplified
+        for number in rounds:
+            exact = self._sampled(number) if sampled and number is not None else everyone
+            self.privacy.count_killed(exact)
 
     def _sampled(self, number: int) -> Tensor:
         return self.selection.draw(self._pool(number))
