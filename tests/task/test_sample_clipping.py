@@ -176,6 +176,9 @@ CASES = {  # module, the batch, the way that the kernels "rows" and "vmap" take
 }
 
 
+BY_CLIENT = ("lenet", "convolutions", "lstm", "deep lstm")  # one client after the other
+
+
 def obvious(task: Task, x: torch.Tensor, batch: Batch, norm: float) -> torch.Tensor:
     """One sample at a time by autograd, clipped, summed; over the number of samples expected."""
     g = torch.zeros_like(x)
@@ -219,6 +222,8 @@ def test_every_kernel_gives_what_a_loop_over_samples_gives(name):
         same(clipped.grad(x, batch), expected)
         if clipped.kernel != "stacked":
             assert clipped._sample_sums.way == way
+        if (clipped.kernel, way) == ("vmap", "recorded"):  # all clients in one pass
+            assert clipped._sample_sums.together == (name not in BY_CLIENT)
     assert batch.tally.tolist() == [len(list(kernels_of(task)))] * K  # counted as other gradients
 
 
