@@ -27,6 +27,7 @@ from .leakage import (
     PROTECTIONS,
     Pictures,
     first_messages,
+    in_sums,
     median_norm,
     network,
     noisy,
@@ -246,6 +247,18 @@ def picked(guesses: Tensor, originals: Pictures, others: Pictures) -> Tensor:  #
     return torch.tensor(hits)
 
 
+def elsewhere(guesses: Tensor, originals: Pictures, others: Pictures) -> Tensor:  # -> [T]
+    """The mean PSNR of the nearest guess for pictures of the same class that no message holds.
+
+    What guesses have in common with all such pictures, or owe to being many, they have here too.
+    """
+    by_class = {}
+    for c in originals.targets.unique().tolist():
+        several = others.of_class(c).inputs[:100]
+        by_class[c] = float(nearest(guesses.unsqueeze(0), several.unsqueeze(0))[1].mean())
+    return torch.tensor([by_class[c] for c in originals.targets.tolist()])
+
+
 # -- jobs ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class InversionSize:
@@ -253,7 +266,7 @@ class InversionSize:
 
     data: str = "mnist"
     hidden: int = 32
-    targets: int = 8  # clients with one picture that are attacked
+    targets: int = 16  # clients with one picture that are attacked
     groups: int = 1  # of clients with a whole batch
     batch: int = 64
     most: int = 64  # pictures that an attack looks for, in sums of more
@@ -284,7 +297,8 @@ class InversionJob(Work):
     def _cells(self) -> Iterator[tuple[str, dict[str, Any]]]:
         size, method = self.size, INVERTED[self.method]
         all_pictures = pictures(size.data, size.seed)
-        attacked = max(self.clients, size.targets if self.batch == 1 else size.groups)
+        groups = -(-size.targets // self.clients) if self.batch == 1 else size.groups
+        attacked = groups * self.clients
         count = attacked * self.batch
         public = all_pictures[count : count + size.public]
         rest = all_pictures[count + size.public :]
@@ -295,11 +309,11 @@ class InversionJob(Work):
         protections = {n: p for n, p in PROTECTIONS.items() if p.clients == self.clients}
         observed = []
         for name, protection in protections.items():
-            rows = messages.view(-1, self.clients, messages.shape[1]).mean(1)
+            rows = messages
             if protection.noise:
                 seed = seeded(f"{self.method} {self.batch} {name}", size.seed)
                 rows = noisy(rows, clip, protection.noise, seed)
-            observed.append(rows)
+            observed.append(in_sums(rows, self.clients))
         guessed = max(1, min(self.clients, size.most // self.batch))
         slow = getattr(method, "steps", 1) > 1 and not hasattr(method, "solver")
         guesses = invert(
@@ -326,7 +340,9 @@ class InversionJob(Work):
         inputs = originals.inputs.unflatten(0, (groups, -1))
         targets = originals.targets.unflatten(0, (groups, -1))
         most = self.size.most if self.batch > 1 else -(-self.size.targets // groups)
-        columns: dict[str, list[Any]] = {"psnr": [], "blind": [], "mse": [], "picked": []}
+        names = ("psnr", "blind", "elsewhere", "mse", "picked")
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        limited = _few_of_each(others, self.size.others)
         best_guesses = []
         for guess, pictures_of, classes in zip(guesses, inputs, targets, strict=True):
             classmates = means[classes.unique()]  # of all that are in the message
@@ -338,8 +354,8 @@ class InversionJob(Work):
             error = (best[0] - pictures_of[some]).square().flatten(1).mean(1)
             columns["mse"] += error.tolist()
             target = Pictures(pictures_of[some], classes[some], originals.classes)
-            limited = _few_of_each(others, self.size.others)
             columns["picked"] += picked(guess, target, limited).tolist()
+            columns["elsewhere"] += elsewhere(guess, target, limited).tolist()
             best_guesses.append(best[0])
         shown = torch.cat(best_guesses)[:SHOWN]
         return columns | {"shown": (shown * 255).round().int().tolist()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ PROTECTIONS = {
     "noise 1": Protection(noise=1.0),
     "sum of 10": Protection(clients=10),
     "sum of 100": Protection(clients=100),
+    "sum of 100, noise 0.1": Protection(noise=0.1, clients=100),
 }
 
 
@@ -62,6 +63,11 @@ def noisy(rows: Tensor, clip: float, noise: float, seed: int) -> Tensor:  # rows
     clipped = rows * (clip / rows.norm(dim=-1, keepdim=True).clamp(min=1e-30)).clamp(max=1)
     generator = torch.Generator().manual_seed(seed)
     return clipped + noise * clip * torch.randn(rows.shape, generator=generator, dtype=rows.dtype)
+
+
+def in_sums(rows: Tensor, clients: int) -> Tensor:  # rows[K, m] -> [K / clients, m]
+    """The sums of so many rows each, over their number."""
+    return rows.unflatten(0, (-1, clients)).mean(1)
 
 
 # -- pictures --------------------------------------------------------------------------------------
@@ -95,9 +101,10 @@ class Pictures:
         return Federation(self.inputs[:count], self.targets[:count], offsets, ids, self.classes)
 
 
+@cache
 def pictures(name: str, seed: int, pooling: int = 1) -> Pictures:
     """All pictures of a data set, shuffled; `pooling`: squares of so many pixels become one."""
-    whole = datasets.load(name, clients=1)
+    whole = datasets.load(name, clients=10)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(whole.samples, generator=generator)
     assert isinstance(whole.inputs, Tensor) and isinstance(whole.targets, Tensor)
