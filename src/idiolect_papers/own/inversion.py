@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cosine_similarity, one_hot
 
-from idiolect import FedAvg, Ffgg, LpProj, Method, Task, projections
+from idiolect import FedAvg, Ffgg, LpProj, Method, Task
 
 from ..runs import Work, one_thread
 from .leakage import (
@@ -28,6 +28,7 @@ from .leakage import (
     Pictures,
     first_messages,
     in_sums,
+    matrix,
     median_norm,
     network,
     noisy,
@@ -48,10 +49,7 @@ class Copy:
         self.task = task
         self.private_numbers = 0
         if isinstance(method, LpProj):
-            spec = method.spec(task)
-            self.P = projections.make_projection(
-                spec, task.layout.starts, task.seed, task.dtype, task.device
-            ).rows
+            self.P = matrix(method, task)
         if isinstance(method, Ffgg):
             self.split = method.split(task)
             self.private_numbers = len(self.split.w)
@@ -82,7 +80,7 @@ class Copy:
             g = self._gradients(whole, inputs, labels)[:, self.split.theta]
             return g.view(groups, clients, -1).mean(1)
         x = x0
-        for _ in range(self.method.steps):
+        for _ in range(self._steps):
             # lp-proj: without its tie, which moves a model that starts at P x = w next to nothing
             x = x - self._rate * self._gradients(x, inputs, labels)
         moved = (x - x0).view(groups, clients, -1).mean(1)
@@ -94,6 +92,11 @@ class Copy:
         method: Any = self.method
         return method.personal_lr if isinstance(method, LpProj) else method.lr
 
+    @property
+    def _steps(self) -> int:
+        method: Any = self.method
+        return int(method.steps)
+
     def read_labels(self, change: Tensor, public: Tensor, count: int) -> Tensor:
         """How many of `count` pictures are of each class: change[m] -> int64[count], sorted.
 
@@ -101,7 +104,7 @@ class Copy:
         each class: what it predicts is taken from public pictures.
         """
         low, high = self.task.layout.span(self.task.layout.names[-1])
-        g = -change[low:high] / (self._rate * self.method.steps)
+        g = -change[low:high] / (self._rate * self._steps)
         outputs = self.task.outputs_of_one(self.task.x0, public)
         shares = (outputs.softmax(-1).mean(0) - g).clamp(min=0)
         exact = count * shares / shares.sum().clamp(min=1e-12)
@@ -266,12 +269,13 @@ class InversionSize:
 
     data: str = "mnist"
     hidden: int = 32
-    targets: int = 16  # clients with one picture that are attacked
+    targets: int = 10  # clients with one picture that are attacked
     groups: int = 1  # of clients with a whole batch
     batch: int = 64
     most: int = 64  # pictures that an attack looks for, in sums of more
     iterations: int = 300
-    slow_iterations: int = 100  # where an iteration has many local steps, or a sum
+    slow_iterations: int = 100  # where an iteration has many local steps, or sums
+    slow_sums: bool = False  # whether sums are attacked too where it has many local steps
     public: int = 10_000  # pictures of other people that the attacker has
     others: int = 1000  # pictures of each class that an original must be told from
     seed: int = 0
@@ -289,6 +293,12 @@ class InversionJob(Work):
 
     def describe(self) -> str:
         return f"{self.method}, batch {self.batch}, sum of {self.clients}, {self.prior}"
+
+    @property
+    def slow(self) -> bool:
+        """Whether the attacker repeats many local steps in every iteration."""
+        method = INVERTED[self.method]
+        return not isinstance(method, Ffgg) and getattr(method, "steps", 1) > 1
 
     def train(self) -> dict[str, Any]:
         with one_thread():
@@ -315,7 +325,6 @@ class InversionJob(Work):
                 rows = noisy(rows, clip, protection.noise, seed)
             observed.append(in_sums(rows, self.clients))
         guessed = max(1, min(self.clients, size.most // self.batch))
-        slow = getattr(method, "steps", 1) > 1 and not hasattr(method, "solver")
         guesses = invert(
             Copy(method, task),
             torch.cat(observed),
@@ -323,7 +332,7 @@ class InversionJob(Work):
             self.batch,
             public,
             self.prior,
-            Effort(size.slow_iterations if slow or self.clients > 1 else size.iterations),
+            Effort(size.slow_iterations if self.slow or self.clients > 1 else size.iterations),
             seeded(self.describe(), size.seed),
         )
         means = public.means()
@@ -339,9 +348,9 @@ class InversionJob(Work):
         groups = len(guesses)
         inputs = originals.inputs.unflatten(0, (groups, -1))
         targets = originals.targets.unflatten(0, (groups, -1))
-        most = self.size.most if self.batch > 1 else -(-self.size.targets // groups)
         names = ("psnr", "blind", "elsewhere", "mse", "picked")
         columns: dict[str, list[Any]] = {name: [] for name in names}
+        most = self.size.most if self.batch > 1 else -(-self.size.targets // groups)
         limited = _few_of_each(others, self.size.others)
         best_guesses = []
         for guess, pictures_of, classes in zip(guesses, inputs, targets, strict=True):

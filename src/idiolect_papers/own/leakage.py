@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect import FedAvg, Federation, Ffgg, Here, LpProj, Method, State, Task
+from idiolect import FedAvg, Federation, Ffgg, Here, LpProj, Method, State, Task, models, streams
 from idiolect import data as datasets
-from idiolect import models, streams
 
 DIMS = (5, 21, 100, 600)  # of lp-proj
 LP_PROJ: dict[str, Any] = {"p": 2.0, "w_start": "x0"}  # the message is P x, from a known start
@@ -149,6 +148,13 @@ def first_messages(method: Method, task: Task, federation: Federation, seed: int
 def lp_proj(dim: int, **fields: Any) -> LpProj:
     """lp-proj whose message is all of P x."""
     return LpProj(dim=dim, **(LP_PROJ | fields))
+
+
+def matrix(method: LpProj, task: Task) -> Tensor:  # -> [dim, d]
+    """P, which the server makes from the seed."""
+    spec, starts = method.spec(task), task.layout.starts
+    P = projections.make_projection(spec, starts, task.seed, task.dtype, task.device)
+    return P.up(torch.eye(spec.dim, dtype=task.dtype))
 
 
 INVERTED: dict[str, Method] = {

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect import FedAvg, Federation, Ffgg, LpProj, Method, State, Task, projections
+from idiolect import FedAvg, Federation, Ffgg, LpProj, Method, State, Task
 from idiolect.task import Batch
 
 from ..runs import Work, one_thread
@@ -32,6 +32,7 @@ from .leakage import (
     changes,
     in_sums,
     lp_proj,
+    matrix,
     median_norm,
     network,
     noisy,
@@ -161,9 +162,7 @@ class Reader:
         self.task = task
         self.cohort = cohort
         if isinstance(method, LpProj):
-            self.P = projections.make_projection(
-                method.spec(task), task.layout.starts, task.seed, task.dtype, task.device
-            ).rows
+            self.P = matrix(method, task)
             self.inverse = torch.linalg.pinv(self.P)  # [d, dim]
 
     def typical(self, heard: Heard) -> Tensor:  # -> x[kinds, d]
