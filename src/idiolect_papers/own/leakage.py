@@ -14,7 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idiolect import FedAvg, Federation, Ffgg, Here, LpProj, Method, State, Task, models, streams
+from idiolect import (
+    FedAvg,
+    Federation,
+    Ffgg,
+    Here,
+    LpProj,
+    Method,
+    State,
+    Task,
+    models,
+    projections,
+    streams,
+)
 from idiolect import data as datasets
 
 DIMS = (5, 21, 100, 600)  # of lp-proj
