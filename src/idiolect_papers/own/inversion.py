@@ -37,6 +37,7 @@ from .leakage import (
 )
 
 PRIORS = ("smooth", "public")  # total variation, or the span of other people's pictures
+SPAN = 2000  # of these pictures, those who have them take principal components
 BEST = 60.0  # dB: better than this is shown as this
 
 
@@ -158,7 +159,7 @@ def invert(
     generator = torch.Generator().manual_seed(seed)
     rows, classes = len(observed), public.classes
     lead = (rows, clients, batch)
-    span = Span(public.inputs[:2000], effort.components)
+    span = Span(public.inputs[:SPAN], effort.components)
     if prior == "public":
         guess = 0.1 * torch.randn(*lead, len(span.basis), generator=generator)
     else:

@@ -21,7 +21,7 @@ from ..page import Row, table, write_page
 from ..panels import new_picture
 from ..runs import train_all
 from ..texts import read_text
-from .inversion import PRIORS, SHOWN, InversionJob, InversionSize
+from .inversion import PRIORS, SHOWN, SPAN, Effort, InversionJob, InversionSize
 from .leakage import INVERTED, PROTECTIONS, network, pictures
 from .membership import ATTACKS, LISTENED, PERSONAL, MembershipJob, MembershipSize
 
@@ -318,6 +318,8 @@ def page_of(stored: Row) -> str:
         ],
         "d": f"{stored['d']:,}",
         "level": LEVEL,
+        "components": Effort.components,
+        "span": SPAN,
     }
     lines = [TEXTS["head"].format(**facts)]
     lines += ["## What came out", "", *inversion_words(stored), "", *membership_words(stored), ""]
