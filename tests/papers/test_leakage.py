@@ -65,7 +65,7 @@ DIGITS = pictures("digits", 0)
 TASK = network((1, 8, 8), 10, hidden=16, seed=0)
 PUBLIC = DIGITS[400:1200]
 SMALL = InversionSize(
-    "digits", 16, targets=4, batch=4, most=8, iterations=4, slow_iterations=2, public=800
+    "digits", 16, targets=4, batch=4, most=8, iterations=4, slow_iterations=2, public=800, others=20
 )
 FEW = MembershipSize(data="digits", pooling=1, clients=20, samples=6, shadows=3, rounds=2, seeds=2)
 
@@ -223,17 +223,17 @@ def columns(gain, hits, n=10):
 )
 def test_words_for_guesses_follow_from_figures(gain, hits, word):
     bad = columns(-5, 0)
-    assert cell({"smooth": columns(gain, hits), "public": bad}, 1001)["verdict"] == word
+    assert verdict(cell({"smooth": columns(gain, hits), "public": bad}), 1001) == word
 
 
 def test_guesses_that_come_near_to_any_picture_recover_none():
     near = columns(8, 0) | {"elsewhere": [21.0] * 10}
-    assert cell({"smooth": near}, 1001)["verdict"] == NEITHER
+    assert verdict(cell({"smooth": near}), 1001) == NEITHER
 
 
 def test_a_single_original_proves_nothing():
     figures = {"gain": 9.0, "gain_p": 1.0, "picked": 1, "of": 1}
-    assert verdict([figures], 101) == NEITHER
+    assert verdict({"smooth": figures}, 101) == NEITHER
 
 
 # -- membership ------------------------------------------------------------------------------------
@@ -320,7 +320,14 @@ def test_the_strongest_attack_counts_and_says_whether_it_tells():
     strong = {"auc": [0.7, 0.72, 0.71], "tpr": [0.05, 0.05, 0.06]}
     chosen = best({"loss": weak, "LiRA": strong})
     assert chosen.attack == "LiRA" and chosen.tells and not best({"loss": weak}).tells
-    assert Best("loss", 0.5, None, 0.01, None).text("auc") == "0.50"
+    assert Best("loss", 0.5, None, 0.01, None, False).text("auc") == "0.50"
+
+
+def test_what_one_of_three_attacks_gets_by_luck_does_not_tell():
+    lucky = {"auc": [0.515, 0.52, 0.51], "tpr": [0.01, 0.01, 0.02]}  # alone, its interval would
+    others = {"auc": [0.5, 0.49, 0.51], "tpr": [0.01, 0.01, 0.02]}
+    assert best({"LiRA": lucky}).tells
+    assert not best({"LiRA": lucky, "loss": others, "gradient": others}).tells
 
 
 # -- the page --------------------------------------------------------------------------------------

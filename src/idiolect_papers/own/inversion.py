@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cosine_similarity, one_hot
 
-from idiolect import FedAvg, Ffgg, LpProj, Method, Task
+from idiolect import FedAvg, Ffgg, LpProj, Method, SettingError, Task
 
 from ..runs import Work, one_thread
 from .leakage import (
@@ -375,5 +375,8 @@ SHOWN = 4  # pictures of each cell
 
 
 def _few_of_each(several: Pictures, count: int) -> Pictures:
+    most = int(several.targets.bincount(minlength=several.classes).min())
+    if most < count:
+        raise SettingError(f"others must be at most {most}, the pictures of a class, got {count}")
     index = [torch.nonzero(several.targets == c)[:count, 0] for c in range(several.classes)]
     return several[torch.cat(index)]

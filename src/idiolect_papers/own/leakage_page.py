@@ -6,9 +6,9 @@ All words that say what came out follow from the figures by the rules below.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ SIZES = {
 }
 RECOVERED, RECOGNISED, NEITHER = "recovered", "recognised", "neither"
 LEVEL = 0.001  # of the tests behind these words
+ONE_SIDED = 0.025  # of the test whether members are told from others
 HALF = 3.0  # dB: half the squared error
 Cells = dict[str, dict[str, dict[str, Row]]]  # batch -> method -> protection -> figures
 
@@ -71,17 +72,12 @@ def membership_jobs(size: MembershipSize) -> list[MembershipJob]:
     ]
 
 
-def cell(by_prior: Mapping[str, Row], line_up: int) -> Row:
-    """The figures of both attacks on the same messages, and what they come to.
-
-    `line_up`: how many pictures an original is told from, itself among them.
-    """
-    attacks = {prior: attack_figures(columns) for prior, columns in by_prior.items()}
+def cell(by_prior: Mapping[str, Row]) -> Row:
+    """The figures of both attacks on the same messages."""
     return {
-        "verdict": verdict(attacks.values(), line_up),
         "blind": _mean(next(iter(by_prior.values()))["blind"]),
         "originals": len(next(iter(by_prior.values()))["psnr"]),
-        **attacks,
+        **{prior: attack_figures(columns) for prior, columns in by_prior.items()},
     }
 
 
@@ -101,21 +97,24 @@ def attack_figures(columns: Row) -> Row:
     }
 
 
-def verdict(attacks: Iterable[Row], line_up: int) -> str:
-    """What the attacks come to.
+def verdict(cell: Row, line_up: int) -> str:
+    """What the attacks on a message come to.
 
-    Originals are recovered where guesses are nearer to them, by `HALF` dB, than a blind guess is
-    and than the same guesses are to other pictures of the class. They are recognised where guesses
-    are nearer by less, or where they are picked out of a line-up more often than by chance.
+    `line_up`: how many pictures an original is told from, itself among them. An attack counts where
+    it is no luck: where guesses are nearer to originals than a blind guess is and than the same
+    guesses are to other pictures of the class, or where originals are picked out of a line-up more
+    often than by chance. Then they are recovered where guesses are nearer by `HALF` dB in the mean,
+    and else recognised.
     """
     from scipy.stats import binomtest
 
-    attacks = list(attacks)
-    nearer = [a for a in attacks if a["gain"] > 0 and a["gain_p"] < LEVEL]
-    if any(a["gain"] >= HALF for a in nearer):
-        return RECOVERED
-    tests = [binomtest(a["picked"], a["of"], 1 / line_up, "greater") for a in attacks]
-    return RECOGNISED if nearer or any(test.pvalue < LEVEL for test in tests) else NEITHER
+    words = {NEITHER}
+    for attack in (cell[prior] for prior in PRIORS if prior in cell):
+        nearer = attack["gain"] > 0 and attack["gain_p"] < LEVEL
+        chance = binomtest(attack["picked"], attack["of"], 1 / line_up, "greater")
+        if nearer or chance.pvalue < LEVEL:
+            words.add(RECOVERED if attack["gain"] >= HALF else RECOGNISED)
+    return next(word for word in (RECOVERED, RECOGNISED, NEITHER) if word in words)
 
 
 def gain_p(gains: Sequence[float]) -> float:
@@ -150,7 +149,7 @@ def inversion_figures(results: Mapping[InversionJob, Row], size: InversionSize) 
     for batch in (1, size.batch):
         cells[str(batch)] = {
             method: {
-                protection: cell(columns[batch, method, protection], size.others + 1)
+                protection: cell(columns[batch, method, protection])
                 for protection in PROTECTIONS
                 if (batch, method, protection) in columns
             }
@@ -182,27 +181,29 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def by_verdict(cells: Mapping[str, Mapping[str, Row]], protection: str) -> dict[str, list[str]]:
+def by_verdict(stored: Row, batch: str, protection: str) -> dict[str, list[str]]:
+    """The methods of each word, of those that were run."""
     names: dict[str, list[str]] = {v: [] for v in (RECOVERED, RECOGNISED, NEITHER)}
-    for method, by_protection in cells.items():
+    for method, by_protection in stored["inversion"][batch].items():
         if protection in by_protection:
-            names[by_protection[protection]["verdict"]].append(method)
+            names[verdict(by_protection[protection], _line_up(stored))].append(method)
     return names
+
+
+def _line_up(stored: Row) -> int:
+    return int(stored["sizes"]["inversion"]["others"]) + 1
 
 
 def inversion_words(stored: Row) -> list[str]:
     """A sentence for each batch size and protection."""
     lines = []
-    for batch, cells in stored["inversion"].items():
-        for protection in PROTECTIONS:
-            names = by_verdict(cells, protection)
-            parts = [
-                WORDS[v].format(names=_code(names[v]))
-                for v in (RECOVERED, RECOGNISED, NEITHER)
-                if names[v]
-            ]
-            subject = WORDS["one" if batch == "1" else "many"].format(batch=batch)
-            lines.append(f"- {subject}, {_title(protection)}: {'; '.join(parts)}.")
+    for batch, protection in product(stored["inversion"], PROTECTIONS):
+        names = by_verdict(stored, batch, protection)
+        parts = [WORDS[v].format(names=_code(names[v])) for v in names if names[v]]
+        if not names[RECOVERED] and not names[RECOGNISED]:
+            parts = [WORDS["nothing"]]
+        subject = WORDS["one" if batch == "1" else "many"].format(batch=batch)
+        lines.append(f"- {subject}, {_title(protection)}: {'; '.join(parts)}.")
     return lines
 
 
@@ -219,18 +220,14 @@ class Best:
     auc_half: float | None
     tpr: float
     tpr_half: float | None
-
-    @property
-    def tells(self) -> bool:
-        """Whether the interval of its area lies above a guess."""
-        return self.auc - (self.auc_half or 0) > 0.5
+    tells: bool  # whether one of the attacks is more than a guess
 
     def text(self, figure: str) -> str:
         """For a table: an area, or a share in percent.
 
-        >>> Best("LiRA", 0.8125, 0.011, 0.0871, None).text("auc")
+        >>> Best("LiRA", 0.8125, 0.011, 0.0871, None, True).text("auc")
         '**0.81 ± 0.01**'
-        >>> Best("LiRA", 0.51, 0.011, 0.0871, 0.01).text("tpr")
+        >>> Best("LiRA", 0.51, 0.011, 0.0871, 0.01, False).text("tpr")
         '8.7 ± 1.0'
         """
         value, half = getattr(self, figure), getattr(self, f"{figure}_half")
@@ -241,14 +238,20 @@ class Best:
 
 
 def best(by_attack: Mapping[str, Mapping[str, Sequence[float]]]) -> Best:
-    """The attack with the largest mean area."""
+    """The attack with the largest mean area.
+
+    It tells members from others where the area of one attack is above 0.5 by a t test over seeds,
+    at a level that allows for the number of attacks.
+    """
 
     def mean(values: Sequence[float]) -> float:
         return sum(values) / len(values)
 
     name = max(by_attack, key=lambda attack: mean(by_attack[attack]["auc"]))
     auc, tpr = (list(by_attack[name][figure]) for figure in ("auc", "tpr"))
-    return Best(name, mean(auc), interval(auc), mean(tpr), interval(tpr))
+    level = ONE_SIDED / len(by_attack)
+    tells = any(gain_p([a - 0.5 for a in own["auc"]]) < level for own in by_attack.values())
+    return Best(name, mean(auc), interval(auc), mean(tpr), interval(tpr), tells)
 
 
 def membership_words(stored: Row) -> list[str]:
@@ -268,25 +271,28 @@ def membership_words(stored: Row) -> list[str]:
 
 
 # -- tables ----------------------------------------------------------------------------------------
-def inversion_rows(cells: Mapping[str, Mapping[str, Row]]) -> list[Row]:
+def inversion_rows(stored: Row, batch: str) -> list[Row]:
     return [
         {"message of": method}
-        | {p: cell_text(own[p]) if p in own else "not run" for p in PROTECTIONS}
-        for method, own in cells.items()
+        | {
+            _title(p): cell_text(own[p], _line_up(stored)) if p in own else "not run"
+            for p in PROTECTIONS
+        }
+        for method, own in stored["inversion"][batch].items()
     ]
 
 
-def cell_text(figures: Row) -> str:
+def cell_text(figures: Row, line_up: int) -> str:
     """The better PSNR of the two attacks, and the larger share that is picked out."""
     psnr = max(figures[prior]["psnr"] for prior in PRIORS)
     picked = max(figures[prior]["picked"] for prior in PRIORS)
     text = f"{psnr:.1f} dB, {picked}/{figures['originals']}"
-    return {RECOVERED: f"**{text}**", RECOGNISED: f"*{text}*"}.get(figures["verdict"], text)
+    return {RECOVERED: f"**{text}**", RECOGNISED: f"*{text}*"}.get(verdict(figures, line_up), text)
 
 
 def membership_rows(stored: Row, figure: str) -> list[Row]:
     return [
-        {"message of": method} | {p: best(own[p]).text(figure) for p in PROTECTIONS}
+        {"message of": method} | {_title(p): best(own[p]).text(figure) for p in PROTECTIONS}
         for method, own in stored["membership"].items()
     ]
 
@@ -318,15 +324,16 @@ def page_of(stored: Row) -> str:
         ],
         "d": f"{stored['d']:,}",
         "level": LEVEL,
+        "one_sided": ONE_SIDED,
         "components": Effort.components,
         "span": SPAN,
     }
     lines = [TEXTS["head"].format(**facts)]
     lines += ["## What came out", "", *inversion_words(stored), "", *membership_words(stored), ""]
     lines += [TEXTS["picture"].format(**facts)]
-    for batch, cells in stored["inversion"].items():
+    for batch in stored["inversion"]:
         heading = TEXTS["one"] if batch == "1" else TEXTS["many"]
-        lines += [heading.format(**facts), *table(inversion_rows(cells)), ""]
+        lines += [heading.format(**facts), *table(inversion_rows(stored, batch)), ""]
     lines += [TEXTS["areas"].format(**facts), *table(membership_rows(stored, "auc")), ""]
     lines += [TEXTS["shares"].format(**facts), *table(membership_rows(stored, "tpr")), ""]
     lines += [TEXTS["attacks"].format(**facts), *table(attack_rows(stored)), ""]
@@ -343,17 +350,26 @@ def section(stored: Row) -> str:
         row: Row = {"message of": method}
         for protection in SHORT:
             tells = best(own[protection])
-            outcome = cells[protection]["verdict"]
+            outcome = verdict(cells[protection], _line_up(stored))
             row[_title(protection)] = f"{WORDS['short'][outcome]}; {tells.text('auc')}"
         rows.append(row)
     words = TEXTS["section"].format(**stored["sizes"]["inversion"], scale=stored["scale"])
-    return "\n".join([HEADING, "", words, *table(rows), "", " ".join(in_short(stored)), ""])
+    return "\n".join(
+        [
+            HEADING,
+            "",
+            words,
+            *table(rows),
+            "",
+            *[f"- {sentence}" for sentence in in_short(stored)],
+            "",
+        ]
+    )
 
 
 def in_short(stored: Row) -> list[str]:
     """What follows from the figures, in sentences."""
-    cells = stored["inversion"]["1"]
-    plain = by_verdict(cells, "none")
+    plain = by_verdict(stored, "1", "none")
     sentences = []
     for v in (RECOVERED, RECOGNISED, NEITHER):
         if plain[v]:
@@ -365,7 +381,7 @@ def in_short(stored: Row) -> list[str]:
     if all(a[m] > b[m] for a, b in pairwise(falls) for m in stored["membership"]):
         low, high = (f"{f(falls[-1].values()):.2f}" for f in (min, max))
         sentences.append(WORDS["sums"].format(low=low, high=high))
-    weak = by_verdict(cells, "noise 0.1")
+    weak = by_verdict(stored, "1", "noise 0.1")
     seen = weak[RECOVERED] + weak[RECOGNISED]
     sentences.append(WORDS["share" if seen else "no_share"].format(names=_code(seen)))
     return sentences
@@ -455,7 +471,7 @@ def write(
 ) -> list[Path]:
     """Run what is missing and write leakage.md, leakage.json, leakage.png, and trust.md's section.
 
-    The quick scale takes some five minutes on one core.
+    The quick scale takes some six minutes on one core.
     """
     if scale not in SIZES:
         raise unknown(scale, SIZES, "scale")
