@@ -457,7 +457,7 @@ def picture(
                 pane.text(0.5, 0.5, "not run", ha="center", va="center", fontsize=6)
                 continue
             strip = torch.cat([p[0] for p in several], dim=-1)
-            pane.imshow(strip, cmap="gray_r", vmin=0, vmax=1)
+            pane.imshow(strip.numpy(), cmap="gray_r", vmin=0, vmax=1)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     return path
 
