@@ -202,11 +202,16 @@ class Optimisation(Knobs):
     """How clients and server step, whatever the method."""
 
     batch: int = knob(
-        64, "mini-batch size", low=1, high=10**9, acts_with={"batching": ("replace", "epochs")}
+        64,
+        "mini-batch size",
+        low=1,
+        high=10**9,
+        acts_with={"batching": ("replace", "epochs", "poisson")},
     )
     batching: str = knob(
         "replace",
-        "mini-batches with replacement, without (epochs), or all data (full)",
+        "mini-batches with replacement, without (epochs), all data (full), or each sample by itself "
+        "(poisson)",
         choices=BATCHING,
     )
     augment: Augmentation = knob(
