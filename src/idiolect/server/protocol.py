@@ -123,6 +123,8 @@ class Contract:
 
         `method`: as a schedule has it in that round.
         """
+        if not self.addresses:
+            return method.reference(self.task, down)
         own = {n for n, _, _ in self.addressed.parts}
         known = method.reference(self.task, {n: t for n, t in down.items() if n not in own})
         sizes = method.message(self.task)

@@ -141,7 +141,7 @@ class Batches:
             batch = self._gather(*self._next_in_order())
         else:
             batch = self._with_replacement()
-        if self._augment and self._augment_keys is not None:
+        if self._augment_keys is not None and self._augment:
             inputs = self._augment.apply(first(batch.inputs), self._augment_keys, self.step)
             batch = replace(batch, inputs=inputs)
         self.step += 1
