@@ -494,8 +494,8 @@ class Server:
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
         down = sum(one.down.length + one.addressed.length for one in exchanges)
-        asked = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
-        questions = (contract.down.length + ANSWER.length) * asked if up else 0
+        candidate_count = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
+        questions = (contract.down.length + ANSWER.length) * candidate_count if up else 0
         return questions + down * trained + (up + self._second_exchange_bytes) * self.sample
 
     @cached_property
