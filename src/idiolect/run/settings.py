@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -663,7 +664,7 @@ SECTIONS: tuple[type[Knobs], ...] = (
 )
 
 
-__all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "fixed_on_resume"]
+__all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "default_settings", "fixed_on_resume"]
 
 
 @dataclass(frozen=True)
@@ -850,6 +851,12 @@ class Settings(
             self.weight_decay,
             seed,
         )
+
+
+@lru_cache(maxsize=1)
+def default_settings() -> Settings:
+    """The settings of a run that sets none."""
+    return Settings()
 
 
 def fixed_on_resume(schedule: str = "constant") -> tuple[str, ...]:

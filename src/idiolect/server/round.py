@@ -178,10 +178,10 @@ class RoundRule:
                 f"got {self.rule.name!r}"
             )
         samples = self.samples[selection.to(self.samples.device)]
-        heard = len(samples)
-        weight = float(samples.sum()) if self.own_weights else float(heard)
+        count = len(samples)
+        weight = float(samples.sum()) if self.own_weights else float(count)
         wire_ids = self.wire_ids[selection.cpu()]
-        return replace(self, samples=samples, heard=heard, weight=weight, wire_ids=wire_ids)
+        return replace(self, samples=samples, heard=count, weight=weight, wire_ids=wire_ids)
 
 
 class Overflow(ArithmeticError):
@@ -270,8 +270,8 @@ class Aggregation:
         method = contract.method.scaled(factors)
         common = method.broadcast(contract.task, self._method_state())
         if not contract.addresses:
-            known = method.reference(contract.task, common)
-            return lambda wire_ids: known
+            vectors = method.reference(contract.task, common)
+            return lambda wire_ids: vectors
 
         def known_to(wire_ids: Tensor) -> State:
             rows = unpack(contract.addressed, down.only(wire_ids).own[:, HEADER.itemsize :])
