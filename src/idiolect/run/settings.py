@@ -211,8 +211,8 @@ class Optimisation(Knobs):
     )
     batching: str = knob(
         "replace",
-        "mini-batches with replacement, without (epochs), all data (full), or each sample by itself "
-        "(poisson)",
+        "mini-batches with replacement, without (epochs), all data (full), or each sample by "
+        "itself (poisson)",
         choices=BATCHING,
     )
     augment: Augmentation = knob(
