@@ -1,0 +1,1 @@
+"""Privacy: what of a client's data its messages can tell, and to whom."""
