@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...core.knobs import Knobs, SettingError, knob
 from ...core.registry import PartTable
+from .graph import EVERYONE, SharePlan, share_plan
 from .grid import WIDTHS, Grid
 
 LEAST = 2  # clients in a sum: that of one is its message
@@ -33,14 +34,18 @@ class SecureSums(Knobs):
     bits: int = knob(32, "bits of a number that travels", choices=WIDTHS)
     shares: int = knob(
         0,
-        "clients that keep shares of each one's secrets, itself among them; 0 = all up to 20, of "
-        "more as many as collusion of a tenth and the drop-out allowed take",
+        f"clients that keep shares of each one's secrets, itself among them; 0 = all up to "
+        f"{EVERYONE}, of more as many as collusion of a tenth and the drop-out allowed take",
         low=0,
     )
 
     def least(self, clients: int) -> int:
         """The messages of so many clients that must arrive."""
         return max(LEAST, math.ceil(self.survivors * clients - 1e-9))
+
+    def plan(self, clients: int) -> SharePlan:
+        """Who keeps how many shares of secrets, among so many clients of a round."""
+        return share_plan(clients, self.least(clients), self.shares)
 
     def grid(self, numbers: int, noise: float = 0.0, least: int = 1) -> Grid:
         """The grid of messages of this many numbers; see `Grid.fit`."""
