@@ -36,10 +36,14 @@ class StreamingPlan:
         """For `sample` messages per round and `memory` bytes."""
         numbers = sum(form.n for form in contract.link.parts.values())
         cohort = sample * numbers * contract.task.dtype.itemsize
+        if contract.sums is not None:
+            cohort = sample * numbers * 8  # whole numbers of 64 bits
         if cohort <= memory:
             return cls(cohort)
         reason = ""
-        if not rule.streams:
+        if contract.sums is not None:
+            reason = "secure sums are opened at the end of a round"
+        elif not rule.streams:
             reason = f"the rule {rule.name!r} compares all messages of a round"
         elif not contract.method.traits.can_stream:
             reason = "this method's server step needs all messages of a round"

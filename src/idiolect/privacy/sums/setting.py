@@ -30,7 +30,7 @@ class SecureSums(Knobs):
         above=0.5,
         high=1,
     )
-    clients: int = knob(1024, "clients heard per round at most: the sum has room for them", low=2)
+    clients: int = knob(1000, "clients heard per round at most: the sum has room for them", low=2)
     bits: int = knob(32, "bits of a number that travels", choices=WIDTHS)
     shares: int = knob(
         0,
