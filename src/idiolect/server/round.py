@@ -22,6 +22,7 @@ from .rules import Rule, TooFew
 from .rules.rule import combine_message
 from .step import ServerStep
 from .streaming_mean import StreamingMean
+from .sum_link import SumLink
 
 # wire ids of some clients -> what coded changes of theirs are changes of, as vectors or rows
 References = Callable[[Tensor], State]
@@ -104,6 +105,8 @@ class Round:
     asked: bool = False  # whether `Server.ask` has been called
     dropped: dict[str, Tensor] = field(default_factory=dict)  # reason -> wire ids admitted before
     excuses: dict[str, Tensor] = field(default_factory=dict)  # why a message is missing -> wire ids
+    masks: np.ndarray | None = None  # uint64[m], of a secure sum between sites: on the messages
+    unopened: bool = False  # a secure sum that could not be opened
     closed: bool = False
 
     @property
@@ -212,6 +215,10 @@ class Aggregation:
         if current_round.stream is not None:
             up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
             combine = current_round.stream.end()
+        elif isinstance(link, SumLink):
+            known = self.reference(current_round.order.factors)
+            up = self._on_device(link.mean(got.up, current_round.masks, known))
+            combine = self._combine(current_round, got, self.before.rule, one_row=True)
         elif link.aggregate_stage is None:
             up = self._on_device(got.up)
             combine = self._combine(current_round, got, self.before.rule)
@@ -386,7 +393,11 @@ def settle(
     """The server after the round and those who count; None where it stays as it is."""
     nobody = got.only(torch.zeros(len(got.wire_ids), dtype=torch.bool))
     unasked = current_round.asked and current_round.second is None
-    while len(got.wire_ids) >= max(quorum, 1) and not unasked:
+    sums = aggregation.contract.sums
+    if sums is not None:
+        quorum = max(quorum, sums.least(len(current_round.order.heard)))
+    impossible = unasked or current_round.unopened
+    while len(got.wire_ids) >= max(quorum, 1) and not impossible:
         try:
             outcome = current_round.second.outcome if current_round.second else None
             return outcome or aggregation(current_round, got), got
@@ -394,7 +405,7 @@ def settle(
             break
         except Overflow:
             failed = torch.ones(len(got.wire_ids), dtype=torch.bool)
-            if current_round.stream is None:  # a sum does not show who it was
+            if current_round.stream is None and sums is None:  # a sum does not show who it was
                 failed = overflowing(aggregation, current_round, got)
             current_round.drop(got.wire_ids[failed], "overflow")
             if current_round.second is not None:  # what was asked for was shaped by them too
