@@ -210,7 +210,7 @@ class Rounds(Engine):
         group = self.group
         current = server.open(factors=factors, answers=self._candidate_losses())
         heard_ids = current.order.heard
-        for n, update in group.update(current.order):
+        for n, update in group.update(self._begin_sum(current)):
             if isinstance(update, NoReply):
                 lost = heard_ids[torch.isin(heard_ids, self.hosts[n].wire_ids)]
                 server.missing(current, lost, update.reason)
@@ -228,6 +228,10 @@ class Rounds(Engine):
         group.conclude(conclusion)
         if self.delays is not None:
             self._add_time(self.delays, current.version, heard_ids, conclusion.counted)
+
+    def _begin_sum(self, current: Round) -> RoundRequest:
+        """Who is asked to train; where clients mask their messages, those that have agreed how."""
+        return current.order
 
     def _open_sum(self, current: Round) -> None:
         """Where clients mask their messages: learn the sum of the masks. Simulated ones do not."""

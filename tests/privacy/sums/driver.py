@@ -38,7 +38,7 @@ class Party:
         self.ids = [10 + 3 * k for k in range(self.n)]
         self.grid: Grid = self.sums.grid(self.numbers)
         draw = random.Random(self.seed)
-        self.server = SumServer(self.sums, self.grid, RUN, VERSION, self.ids, draw)
+        self.server = SumServer(self.sums, self.grid, RUN, VERSION, self.ids, draw, session=0)
         self.clients = {
             k: SumClient(self.sums, self.grid, Place(RUN, VERSION, k)) for k in self.ids
         }

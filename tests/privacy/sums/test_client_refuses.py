@@ -64,7 +64,7 @@ def test_the_other_secret_is_refused_later(party):
 
 def test_a_client_named_twice_is_refused(party):
     request = opened(EVERYONE)
-    twice = request[:17] + (5).to_bytes(4, "little") + request[21:] + request[-5:]
+    twice = request[:25] + (5).to_bytes(4, "little") + request[29:] + request[-5:]
     with pytest.raises(ProtocolError, match="at most 4 clients are possible, got 5"):
         party.clients[10].handle(OPENED, twice)
     renamed = request[:-5] + request[-10:-5]
@@ -89,7 +89,9 @@ def test_a_client_that_has_sent_is_not_gone(party):
 
 
 def test_two_messages_under_one_mask_are_refused(party):
-    with pytest.raises(ProtocolError, match="a message was masked in this round before"):
+    again = party.clients[10].mask(party.residues[10])
+    assert (again == party.vectors[10]).all()  # the same one may be asked for again
+    with pytest.raises(ProtocolError, match="another message was masked in this round before"):
         party.clients[10].mask(np.zeros(5, dtype=np.uint64))
 
 
@@ -122,9 +124,10 @@ def test_sums_of_one_or_of_more_than_there_is_room_for_are_refused(clients):
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        (Place(RUN + 1, VERSION, 10), "of this stage, run, round and client"),
-        (Place(RUN, VERSION + 1, 10), "of this stage, run, round and client"),
-        (Place(RUN, VERSION, 13), "of this stage, run, round and client"),
+        (Place(RUN + 1, VERSION, 10), "of this stage, run, round, client and session"),
+        (Place(RUN, VERSION + 1, 10), "of this stage, run, round, client and session"),
+        (Place(RUN, VERSION, 13), "of this stage, run, round, client and session"),
+        (Place(RUN, VERSION, 10, 1), "of this stage, run, round, client and session"),
     ],
 )
 def test_requests_of_another_round_or_for_another_client_are_refused(place, words):
@@ -137,7 +140,8 @@ def shares_of_three(change) -> None:
     replies = party.answers(KEYS, party.server.keys())
     party.server.shares(replies)
     others = {k: party.clients[k].public for k in (13, 16, 19)}
-    request = stages.shares_request(Place(RUN, VERSION, 10), change(others, party))
+    own = party.clients[10].public
+    request = stages.shares_request(Place(RUN, VERSION, 10), own, change(others, party))
     party.clients[10].handle(SHARES, request)
 
 
@@ -145,10 +149,10 @@ def shares_of_three(change) -> None:
     ("change", "words"),
     [
         (lambda o, p: {13: o[13]}, "2 clients would keep shares, and 3 are needed"),
-        (lambda o, p: {**o, 22: o[13]}, "at most 3 clients are possible, got 4"),
+        (lambda o, p: {**o, 22: o[13]}, "at most 4 clients are possible, got 5"),
         (lambda o, p: {**o, 16: o[13]}, "some public keys are the same"),
         (lambda o, p: {**o, 16: p.clients[10].public}, "some public keys are the same"),
-        (lambda o, p: {10: o[13], 16: o[16], 19: o[19]}, "does not share with itself"),
+        (lambda o, p: {10: o[13], 16: o[16], 19: o[19]}, "not those that it has sent"),
         (
             lambda o, p: {**o, 16: stages.PublicKeys(bytes(49), o[16].texts)},
             "the keys of client 16 are no keys",

@@ -16,6 +16,7 @@ from idiolect.privacy.sums.stages import KEYS, MASKED, OPENED, SHARES
 from privacy.sums.driver import VECTORS, Party
 
 pytest.importorskip("flwr")
+HEAD = 25  # bytes before what a stage says
 STAGES = {"keys": KEYS, "shares": SHARES, "received": MASKED, "vectors": VECTORS, "opened": OPENED}
 
 
@@ -134,7 +135,7 @@ def swapped(frame: bytes, at: int = -1) -> bytes:
 def spoiled(frame: bytes, bits: int = 1) -> bytes:
     """The shares of seeds in a reply of the last stage, each with some bits changed."""
     raw = bytearray(frame)
-    for at in range(17 + primitives.SEED_SHARE, len(raw), 1 + primitives.SEED_SHARE):
+    for at in range(HEAD + primitives.SEED_SHARE, len(raw), 1 + primitives.SEED_SHARE):
         raw[at] ^= bits
     return bytes(raw)
 
@@ -147,12 +148,12 @@ def by(client: int, change):
 @pytest.mark.parametrize(
     ("stage", "change", "words"),
     [
-        (KEYS, lambda f: f[:-1], "the message must have 115 bytes, got 114"),
-        (KEYS, lambda f: f + b"0", "the message must have 115 bytes, got 116"),
-        (KEYS, lambda f: f[:17] + bytes(98), "the bytes are no public key"),
-        (KEYS, lambda f: f[:17] + 2 * f[17:66], "a public key of another client, or one twice"),
-        (KEYS, lambda f: b"xxxx" + f[4:], "must be of this stage, run, round and client"),
-        (KEYS, lambda f: f[:13] + bytes(4) + f[17:], "must be of this stage, run, round and"),
+        (KEYS, lambda f: f[:-1], "the message must have 123 bytes, got 122"),
+        (KEYS, lambda f: f + b"0", "the message must have 123 bytes, got 124"),
+        (KEYS, lambda f: f[:HEAD] + bytes(98), "the bytes are no public key"),
+        (KEYS, lambda f: f[:HEAD] + 2 * f[HEAD : HEAD + 49], "a public key of another client, or"),
+        (KEYS, lambda f: b"xxxx" + f[4:], "must be of this stage, run, round, client"),
+        (KEYS, lambda f: f[:13] + bytes(4) + f[17:], "must be of this stage, run, round,"),
         (SHARES, lambda f: f[:-185], "shares: the message must have"),
         (SHARES, lambda f: f + f, "shares: the message must have"),
     ],
@@ -168,7 +169,7 @@ def test_a_client_with_the_keys_of_another_is_left_out():
 
     def copied(k, frame):
         first.setdefault(k, frame)
-        return frame[:17] + first[10][17:] if k == 13 else frame
+        return frame[:HEAD] + first[10][HEAD:] if k == 13 else frame
 
     party = Party(10, changed={KEYS: copied})
     assert (party.total() == party.plain([k for k in party.ids if k != 13])).all()
@@ -188,7 +189,7 @@ def test_wrong_shares_are_found_by_those_that_fit():
 
 
 def test_shares_with_the_numbers_of_others_are_not_used():
-    party = Party(10, changed={OPENED: by(10, lambda f: swapped(f, 18))})
+    party = Party(10, changed={OPENED: by(10, lambda f: swapped(f, HEAD + 1))})
     assert (party.total() == party.plain(party.ids)).all()
     assert "a wrong share of the secret" in party.server.faults[10]
 
@@ -202,13 +203,14 @@ def test_too_many_wrong_shares_open_nothing():
 
 def test_a_client_that_has_shared_another_secret_spoils_the_round_and_no_more():
     """Its shares fit together, to a seed that it has not committed to."""
-    party = Party(10, changed={SHARES: by(13, lambda f: f[:17] + bytes(32) + f[49:])})
+    party = Party(10, changed={SHARES: by(13, lambda f: f[:HEAD] + bytes(32) + f[HEAD + 32 :])})
     with pytest.raises(SumLost, match="client 13 do not fit together: it has shared another one"):
         party.total()
 
 
 def test_a_client_whose_shares_nobody_can_read_spoils_the_round_and_no_more():
-    party = Party(10, changed={SHARES: by(13, lambda f: f[:49] + bytes(len(f) - 49))})
+    change = by(13, lambda f: f[: HEAD + 32] + bytes(len(f) - HEAD - 32))
+    party = Party(10, changed={SHARES: change})
     with pytest.raises(SumLost, match="1 shares of the secret of client 13 have come"):
         party.total()
 

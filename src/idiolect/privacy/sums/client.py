@@ -6,6 +6,7 @@ would show one message is refused. Secrets live in memory only, for one round.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -40,7 +41,7 @@ class SumClient:
         self._seed_shares: dict[int, bytes] = {}  # of others and its own, kept here
         self._key_shares: dict[int, bytes] = {}
         self._partners: list[int] = []  # with whom it has masks in common
-        self._masked = False
+        self._masked: tuple[bytes, np.ndarray] | None = None  # digest of a message, as it left
 
     # -- the stages --------------------------------------------------------------------------------
     def handle(self, stage: int, frame: bytes) -> bytes:
@@ -85,7 +86,9 @@ class SumClient:
     def _share(self, frame: bytes) -> bytes:
         """Shares of its seed and of its private key, for each other client by itself."""
         assert self.plan is not None and self._masking is not None and self._reading is not None
-        others = stages.read_shares_request(self.place, frame, self.plan.shares - 1)
+        own_keys, others = stages.read_shares_request(self.place, frame, self.plan.shares - 1)
+        if own_keys != self.public:
+            raise ProtocolError("shares: the keys of this client are not those that it has sent")
         self._check_keys(others)
         agreed = {}
         for k, keys in others.items():
@@ -117,8 +120,6 @@ class SumClient:
                 f"shares: {len(others) + 1} clients would keep shares, and {self.plan.threshold} "
                 "are needed"
             )
-        if self.place.client in others:
-            raise ProtocolError("shares: a client does not share with itself")
         everyone = [self.public, *others.values()]
         keys = {key for one in everyone for key in (one.masks, one.texts)}
         if len(keys) < 2 * len(everyone):
@@ -152,8 +153,11 @@ class SumClient:
         """
         if self.done != stages.MASKED:
             raise ProtocolError("masked: the shares of others come first, and sums are opened last")
-        if self._masked:
-            raise ProtocolError("masked: a message was masked in this round before")
+        digest = hashlib.sha256(np.ascontiguousarray(residues).tobytes()).digest()
+        if self._masked is not None:
+            if self._masked[0] == digest:
+                return self._masked[1]
+            raise ProtocolError("masked: another message was masked in this round before")
         assert self._masking is not None
         total = residues + mask_of(self.grid, crypto.seed_key(self._seed))
         for k in self._partners:
@@ -162,8 +166,8 @@ class SumClient:
                 total += mask_of(self.grid, key)
             else:
                 total -= mask_of(self.grid, key)
-        self._masked = True
-        return total & np.uint64(self.grid.modulus - 1)
+        self._masked = digest, total & np.uint64(self.grid.modulus - 1)
+        return self._masked[1]
 
     def _open(self, frame: bytes) -> bytes:
         """Shares of the seeds of those that have sent their vectors, of the keys of the others."""
@@ -178,7 +182,7 @@ class SumClient:
                 f"opened: {survivors} of the clients around this one have sent their messages, "
                 f"and {self.plan.threshold} are needed"
             )
-        if self._masked and fates[own] == DROPPED:
+        if self._masked is not None and fates[own] == DROPPED:
             raise ProtocolError("opened: this client has sent its message, and is said to be gone")
         sources = {SURVIVED: self._seed_shares, DROPPED: self._key_shares}
         shares = []
@@ -192,6 +196,7 @@ class SumClient:
         """The secrets of a round that is over."""
         self._seed = b""
         self._masking = self._reading = None
+        self._masked = None
         self._text_keys, self._seed_shares, self._key_shares = {}, {}, {}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -45,10 +46,12 @@ class SumServer:
         version: int,
         clients: Collection[int],  # wire ids
         draw: random.Random | None = None,  # of the circle and of shares that are tried
+        session: int | None = None,
     ):
         self.grid = grid
         self.run = run
         self.version = version
+        self.session = secrets.randbits(64) if session is None else session
         self.plan = sums.plan(len(clients))
         self.faults: dict[int, str] = {}  # client -> how it broke the protocol
         self.bytes_up: dict[int, int] = dict.fromkeys(clients, 0)
@@ -64,7 +67,7 @@ class SumServer:
         self._fates: dict[int, dict[int, int]] = {}  # what was asked of whom in the last stage
 
     def place(self, client: int) -> Place:
-        return Place(self.run, self.version, client)
+        return Place(self.run, self.version, client, self.session)
 
     # -- the stages --------------------------------------------------------------------------------
     def keys(self) -> dict[int, bytes]:
@@ -91,7 +94,9 @@ class SumServer:
         self._readers = {k: self._near(k) for k in sorted(self._active)}
         return self._asked(
             {
-                k: stages.shares_request(self.place(k), {j: self._keys[j] for j in readers})
+                k: stages.shares_request(
+                    self.place(k), self._keys[k], {j: self._keys[j] for j in readers}
+                )
                 for k, readers in self._readers.items()
             }
         )

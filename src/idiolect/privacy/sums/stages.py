@@ -1,9 +1,11 @@
 """What server and clients say in the four stages of SecAgg+, as bytes of sizes that both know.
 
-    magic "ids1" | stage u8 | run u32 | round u32 | client u32 | numbers and records ...
+    magic "ids1" | stage u8 | run u32 | round u32 | client u32 | session u64 | records ...
+
+A session is one attempt of a round: a server that was started again makes another one.
 
 1. keys: how many clients there are; their public keys come back.
-2. shares: the public keys of those that a client shares with; its commitment and, for each of
+2. shares: its own public keys and those that it shares with; its commitment and, for each of
    them, its shares encrypted come back.
 3. masked: the shares that others have for this client; its masked vector comes back, as a message
    of the round, and not in this format.
@@ -25,7 +27,7 @@ from .primitives import COMMITMENT, KEY_SHARE, PUBLIC, SEED_SHARE, TOKEN
 MAGIC = b"ids1"
 KEYS, SHARES, MASKED, OPENED = 1, 2, 3, 4
 NAMES = {KEYS: "keys", SHARES: "shares", MASKED: "masked", OPENED: "opened"}
-_HEAD = struct.Struct("<4sBIII")
+_HEAD = struct.Struct("<4sBIIIQ")
 _COUNT = struct.Struct("<I")
 _PUBLIC_RECORD = struct.Struct(f"<I{PUBLIC}s{PUBLIC}s")
 _TOKEN_RECORD = struct.Struct(f"<I{TOKEN}s")
@@ -42,21 +44,22 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """Of which run, round and client a message is."""
+    """Of which run, round, client and session a message is."""
 
     run: int
     version: int
     client: int  # wire id
+    session: int = 0
 
     def head(self, stage: int) -> bytes:
         """What a message of a stage begins with."""
-        return _HEAD.pack(MAGIC, stage, self.run, self.version, self.client)
+        return _HEAD.pack(MAGIC, stage, self.run, self.version, self.client, self.session)
 
     def body(self, stage: int, frame: bytes) -> bytes:
         """The rest of a message; ProtocolError for one of another stage, run, round or client."""
         if frame[: _HEAD.size] != self.head(stage):
             raise ProtocolError(
-                f"{NAMES[stage]}: the message must be of this stage, run, round and client"
+                f"{NAMES[stage]}: the message must be of this stage, run, round, client and session"
             )
         return frame[_HEAD.size :]
 
@@ -73,6 +76,11 @@ class PublicKeys:
 def keys_request(place: Place, clients: int) -> bytes:
     """How many clients take part."""
     return place.head(KEYS) + _COUNT.pack(clients)
+
+
+def session_of(frame: bytes) -> int:
+    """The session that a message says it is of; 0 for one that is too short."""
+    return int(_HEAD.unpack(frame[: _HEAD.size])[-1]) if len(frame) >= _HEAD.size else 0
 
 
 def read_keys_request(place: Place, frame: bytes) -> int:
@@ -95,16 +103,26 @@ def read_keys_reply(place: Place, frame: bytes) -> PublicKeys:
 
 
 # -- 2: shares -------------------------------------------------------------------------------------
-def shares_request(place: Place, others: Mapping[int, PublicKeys]) -> bytes:
-    """The public keys of those that a client shares with; its shares are numbered in this order."""
-    records = [_PUBLIC_RECORD.pack(k, keys.masks, keys.texts) for k, keys in others.items()]
+def shares_request(place: Place, own: PublicKeys, others: Mapping[int, PublicKeys]) -> bytes:
+    """A client's keys as they arrived, and those of the clients that it shares with.
+
+    Its shares are numbered in the order of these.
+    """
+    everyone = {place.client: own, **others}
+    records = [_PUBLIC_RECORD.pack(k, keys.masks, keys.texts) for k, keys in everyone.items()]
     return place.head(SHARES) + _COUNT.pack(len(records)) + b"".join(records)
 
 
-def read_shares_request(place: Place, frame: bytes, most: int) -> dict[int, PublicKeys]:
+def read_shares_request(
+    place: Place, frame: bytes, most: int
+) -> tuple[PublicKeys, dict[int, PublicKeys]]:
     """The inverse, of `most` others at most."""
-    records = _records(_PUBLIC_RECORD, place.body(SHARES, frame), most, SHARES)
-    return _by_client([(k, PublicKeys(masks, texts)) for k, masks, texts in records], SHARES)
+    records = _records(_PUBLIC_RECORD, place.body(SHARES, frame), most + 1, SHARES)
+    pairs = [(k, PublicKeys(masks, texts)) for k, masks, texts in records]
+    table: dict[int, PublicKeys] = _by_client(pairs, SHARES)
+    if not pairs or pairs[0][0] != place.client:
+        raise ProtocolError("shares: the keys of the client itself come first")
+    return table.pop(place.client), table
 
 
 def shares_reply(place: Place, commitment: bytes, tokens: Sequence[bytes]) -> bytes:
@@ -186,13 +204,13 @@ def stage_bytes(stage: int, others: int) -> tuple[int, int]:
     not takes 32 more. The masked vector itself is a message of the round, and not counted here.
 
     >>> [stage_bytes(stage, others=9) for stage in (KEYS, SHARES, MASKED, OPENED)]
-    [(21, 115), (939, 1714), (1722, 0), (71, 387)]
+    [(29, 123), (1049, 1722), (1730, 0), (79, 395)]
     """
     head, count = _HEAD.size, _COUNT.size
     return {
         KEYS: (head + count, head + 2 * PUBLIC),
         SHARES: (
-            head + count + others * _PUBLIC_RECORD.size,
+            head + count + (others + 1) * _PUBLIC_RECORD.size,
             head + COMMITMENT + others * TOKEN,
         ),
         MASKED: (head + count + others * _TOKEN_RECORD.size, 0),
