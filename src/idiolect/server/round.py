@@ -105,7 +105,9 @@ class Round:
     asked: bool = False  # whether `Server.ask` has been called
     dropped: dict[str, Tensor] = field(default_factory=dict)  # reason -> wire ids admitted before
     excuses: dict[str, Tensor] = field(default_factory=dict)  # why a message is missing -> wire ids
-    masks: np.ndarray | None = None  # uint64[m], of a secure sum between sites: on the messages
+    # of a secure sum between sites: the sum of the masks on these clients' messages, uint64[m]
+    masks: np.ndarray | None = None
+    summed: Tensor | None = None  # int64; None: messages have no masks
     unopened: bool = False  # a secure sum that could not be opened
     closed: bool = False
 
@@ -370,6 +372,10 @@ SAME_KIND = 1e-3  # a message this much smaller than one that overflows is of an
 def candidates(current_round: Round) -> AdmittedMessages:
     """The messages that may count: those of the clients that took part in every exchange."""
     got = current_round.inbox.admitted()
+    if current_round.summed is not None:
+        others = ~torch.isin(got.wire_ids, current_round.summed)
+        current_round.drop(got.wire_ids[others], "masked")
+        got = got.only(~others)
     if not current_round.asked:
         return got
     dropped_ids = torch.cat([got.wire_ids[:0], *current_round.dropped.values()])
