@@ -10,26 +10,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 
 import torch
 
 from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import PATIENCE, HostCalls, NoReply
-from ..engine.rounds import Rounds
+from ..engine.secure_rounds import SecureRounds
 from ..host.calls import MOST_FACTS, REFUSED, Call
 from ..host.host import HostSettings
 from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
 from ..privacy.sums.cost import most_bytes
-from ..privacy.sums.server import SumLost, SumServer
-from ..privacy.sums.stages import KEYS, MASKED, OPENED, SHARES
-from ..server.protocol import RoundConclusion, RoundRequest
-from ..server.round import Round
 from ..server.server import Server
-from ..server.sum_link import SumLink
 from .config import Terms
 from .registry import LOOK, MOST_FAULTS, RegisteredSite, SiteRegistry, census_of
 
@@ -43,7 +36,7 @@ class TooFewSites(RuntimeError):
     """Fewer sites are there than a round needs, for longer than the server waits."""
 
 
-class SiteRounds(Rounds):
+class SiteRounds(SecureRounds):
     """Rounds with sites."""
 
     def __init__(
@@ -63,13 +56,12 @@ class SiteRounds(Rounds):
         calls.most_reply = self.most_reply
         counters = server.contract.method.traits.counters
         self.remote = RemoteHosts(self.proxies, calls, counters, self._tell, self.present)
-        super().__init__(server, self.remote)
+        super().__init__(server, self.remote, registry.tell)
         self.registry = registry
         self.host_settings = host_settings
         self.form = form
         self.terms = terms
         self.sample_of = sample_of
-        self._sum: SumServer | None = None  # of the round under way
         # called before a new site's first round
         self.joined: Callable[[RegisteredSite], None] = lambda site: None
         # called before and after each round
@@ -89,68 +81,12 @@ class SiteRounds(Rounds):
         self._record()
         self.trained(self.server)
 
-    # -- secure sums -----------------------------------------------------------------------------
-    def _begin_sum(self, current: Round) -> RoundRequest:
-        order = current.order
-        contract = self.server.contract.of(current.version)
-        self._sum = None
-        if contract.sums is None or not len(order.heard):
-            return order
-        assert isinstance(contract.link, SumLink)
-        version, heard_ids = current.version, order.heard
-        self.remote.begin()
-        grid, clients = contract.link.grid, heard_ids.tolist()
-        self._sum = SumServer(contract.sums, grid, contract.run, version, clients)
-        ask = partial(self.remote.sum_stage, version)
-        try:
-            keys = ask(KEYS, self._sum.keys())
-            shares = ask(SHARES, self._sum.shares(keys))
-            received = ask(MASKED, self._sum.masked(shares))
-        except SumLost as error:
-            received = {}
-            self._lose_sum(current, error)
-        ready = torch.tensor([k in received for k in clients], dtype=torch.bool)
-        train = order.train[~torch.isin(order.train, heard_ids[~ready])]
-        if not received:  # nobody trains for a round that cannot count
-            train = train[:0]
-        return replace(order, train=train, heard=heard_ids[ready])
-
-    def _open_sum(self, current: Round) -> None:
-        if self._sum is None or current.unopened:
-            return
-        arrived = current.inbox.admitted().wire_ids
-        try:
-            requests = self._sum.opened(arrived.tolist())
-            current.masks = self._sum.masks(
-                self.remote.sum_stage(current.version, OPENED, requests)
-            )
-            current.summed = torch.tensor(sorted(requests))
-        except SumLost as error:
-            self._lose_sum(current, error)
-
-    def _lose_sum(self, current: Round, error: SumLost) -> None:
-        """The round counts nobody: it leaves the server as it is."""
-        current.unopened = True
-        number = self.server.contract.round_of(current.version) + 1
-        self.registry.tell(f"round {number} does not count: {error}")
-
-    def _account_sum(self, current: Round, conclusion: RoundConclusion) -> None:
-        if self._sum is None:
-            return
-        wire_ids = torch.tensor(list(self._sum.bytes_up))
-        up = torch.tensor(list(self._sum.bytes_up.values()))
-        down = torch.tensor(list(self._sum.bytes_down.values()))
-        self.server.ledger.summed(wire_ids, up, down)
-        for client, fault in self._sum.faults.items():
-            self.registry.tell(f"client {self.server.roster.ids[client]}: {fault}")
-
-    # -- replies ---------------------------------------------------------------------------------
     def most_reply(self, host: int, call: Call) -> int:
         """Bytes that an honest reply to a call has at most."""
         tensors = call.tensors
         if call.kind == "sum":
-            assert self._sum is not None
-            return FRAME + len(tensors["wire_ids"]) * most_bytes(self._sum.plan)
+            assert self.sum is not None
+            return FRAME + len(tensors["wire_ids"]) * most_bytes(self.sum.plan)
         if call.kind == "update":
             _, message = self.server.contract.up_lengths(call.facts["version"])
             counters = 4 + len(self.remote.counted)

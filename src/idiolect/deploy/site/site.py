@@ -113,7 +113,10 @@ def check_terms(run: AgreedRun, rules: Rules) -> None:
             f"({method.traits.discloses}); its owner has not allowed that"
         )
     if run.contract.sums is not None:
-        cryptography()  # refused where it is not installed
+        try:
+            cryptography()
+        except SettingError as error:
+            raise Refused(str(error)) from None
     for metric in run.settings.metrics:
         if metric.name not in rules.metrics:
             raise Refused(
