@@ -16,11 +16,12 @@ import torch
 from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import PATIENCE, HostCalls, NoReply
-from ..engine.rounds import Rounds
+from ..engine.secure_rounds import SecureRounds
 from ..host.calls import MOST_FACTS, REFUSED, Call
 from ..host.host import HostSettings
 from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
+from ..privacy.sums.cost import most_bytes
 from ..server.server import Server
 from .config import Terms
 from .registry import LOOK, MOST_FAULTS, RegisteredSite, SiteRegistry, census_of
@@ -35,7 +36,7 @@ class TooFewSites(RuntimeError):
     """Fewer sites are there than a round needs, for longer than the server waits."""
 
 
-class SiteRounds(Rounds):
+class SiteRounds(SecureRounds):
     """Rounds with sites."""
 
     def __init__(
@@ -55,7 +56,7 @@ class SiteRounds(Rounds):
         calls.most_reply = self.most_reply
         counters = server.contract.method.traits.counters
         self.remote = RemoteHosts(self.proxies, calls, counters, self._tell, self.present)
-        super().__init__(server, self.remote)
+        super().__init__(server, self.remote, registry.tell)
         self.registry = registry
         self.host_settings = host_settings
         self.form = form
@@ -83,6 +84,9 @@ class SiteRounds(Rounds):
     def most_reply(self, host: int, call: Call) -> int:
         """Bytes that an honest reply to a call has at most."""
         tensors = call.tensors
+        if call.kind == "sum":
+            assert self.sum is not None
+            return FRAME + len(tensors["wire_ids"]) * most_bytes(self.sum.plan)
         if call.kind == "update":
             _, message = self.server.contract.up_lengths(call.facts["version"])
             counters = 4 + len(self.remote.counted)

@@ -1,4 +1,4 @@
-"""Differential privacy: who is protected from whom, clipping, noise, and what has been spent."""
+"""Privacy: what messages may tell of a client, to whom, and what has been spent."""
 
 from .accountant import Accountant, Exposure
 from .clipping import AdaptiveClip, clip_factors, message_norms

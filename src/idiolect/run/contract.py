@@ -45,7 +45,9 @@ def build_contract(
     if optimizer.state == "private":
         method = WithOptimizerState(method, optimizer)
     method = with_statistics(method, task, settings.statistics)
-    contract = Contract(method, task, settings.channel, run, settings_digest(settings), layouts)
+    digest = settings_digest(settings)
+    sums = settings.secure_sums
+    contract = Contract(method, task, settings.channel, run, digest, layouts, sums)
     metrics = in_use(settings.metrics, settings.metric, classes, task.criterion.name, positive)
     return contract, HostSettings(
         batch=settings.batch,

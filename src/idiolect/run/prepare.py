@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..attacks import chosen
-from ..channels import Channel
+from ..attacks import ATTACKS, chosen
+from ..attacks.poisoning import DataPoison, LabelFlip
+from ..channels import CHANNELS, Channel
 from ..channels.link import Link
 from ..core import streams
 from ..core.knobs import SettingError, nearest, scalable
@@ -29,6 +30,8 @@ from ..methods import batchnorm, equal_to, label_of, name_of
 from ..methods.exchanges import check_exchanges
 from ..methods.predictor import predicts_by_itself
 from ..privacy.plan import Mechanism, PrivacyPlan
+from ..privacy.sums.refusals import Beside
+from ..privacy.sums.refusals import why_not as not_summed
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
 from ..server.rules import RULES
@@ -275,6 +278,7 @@ def _prepare(method: Method, task: Task, federation: Federation, s: Settings) ->
             )
         s.rule.check(parts.clients_heard)
     _check_rows(parts)
+    _check_sums(parts)
     _check_selection(parts)
     check_privacy(parts)
     if s.finetune_steps and predicts_by_itself(method):
@@ -477,6 +481,27 @@ def _check_rows(parts: RunParts) -> None:
             f"channel must decode each message by itself for {name_of(method)}, whose server "
             "treats clients one by one; this one decodes the sum of a round's messages"
         )
+
+
+def _check_sums(parts: RunParts) -> None:
+    """Refuse what the sum of a round's messages is not enough for."""
+    method, s = parts.method, parts.settings
+    if s.secure_sums is None:
+        return
+    on_data = all(isinstance(part, DataPoison | LabelFlip) for part in ATTACKS.parts(s.attack))
+    beside = Beside(
+        rule=RULES.text(s.rule),
+        channel=CHANNELS.text(s.channel),
+        selection=SELECTIONS.text(s.selection),
+        asynchronous=s.asynchronous,
+        own_weights=bool(str(s.client_weights)),
+        attack="" if on_data else ATTACKS.text(s.attack),
+        heard=parts.clients_heard,
+    )
+    if reason := not_summed(method, parts.first_task, beside, name_of(method)):
+        raise SettingError(f"secure_sums: {reason}")
+    s.secure_sums.check(parts.clients_heard)
+    _ = Contract(method, parts.first_task, s.channel, 0, sums=s.secure_sums).link  # its grid
 
 
 def _check_selection(parts: RunParts) -> None:

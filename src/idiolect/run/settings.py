@@ -32,6 +32,7 @@ from ..host.metrics import (
 from ..methods.batchnorm import CHOICES as STATISTICS
 from ..privacy.noise import SOURCES
 from ..privacy.protection import PROTECTIONS, Central, Protection
+from ..privacy.sums.setting import SecureSums, parse_sums, sums_text
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
@@ -312,6 +313,15 @@ class Communication(Knobs):
         "'bucketing(size=2) + trimmed-mean(f=1)'; see: rules",
         parse=RULES.parse,
         write=RULES.text,
+        roles=(MESSAGES,),
+    )
+    secure_sums: SecureSums | None = knob(
+        None,
+        "the server learns the sum of a round's messages, and none of them by itself: true, or "
+        "'secagg(clip=0.5, survivors=0.8)'",
+        parse=parse_sums,
+        write=sums_text,
+        takes=(bool,),
         roles=(MESSAGES,),
     )
 

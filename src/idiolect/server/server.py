@@ -524,7 +524,8 @@ class Server:
         down = sum(one.down.length + one.addressed.length for one in exchanges)
         candidate_count = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
         questions = (contract.down.length + ANSWER.length) * candidate_count if up else 0
-        return questions + down * trained + (up + self._second_exchange_bytes) * self.sample
+        up += self._second_exchange_bytes + sum(self.contract.sum_bytes(self.sample))
+        return questions + down * trained + up * self.sample
 
     @cached_property
     def _second_exchange_bytes(self) -> int:
