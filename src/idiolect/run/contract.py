@@ -47,7 +47,10 @@ def build_contract(
     method = with_statistics(method, task, settings.statistics)
     digest = settings_digest(settings)
     sums = settings.secure_sums
-    contract = Contract(method, task, settings.channel, run, digest, layouts, sums)
+    noise = None
+    if privacy is not None and sums is not None:
+        noise = privacy.shared_noise(sums.least(privacy.sample))
+    contract = Contract(method, task, settings.channel, run, digest, layouts, sums, noise)
     metrics = in_use(settings.metrics, settings.metric, classes, task.criterion.name, positive)
     return contract, HostSettings(
         batch=settings.batch,

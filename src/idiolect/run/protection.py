@@ -51,7 +51,7 @@ def check_privacy(parts: RunParts) -> None:
     if s.privacy.unit == "sample":
         _check_samples(parts, text)
     link = Link.fit(s.channel, method, task)
-    if link.aggregate_stage is not None and not s.privacy.at_client:
+    if link.aggregate_stage is not None and s.noise_by_server:
         raise SettingError(
             f"channel must decode each message by itself with privacy {text!r}, whose server clips "
             "each of them; this one decodes the sum of a round's messages"
@@ -90,6 +90,7 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
     protection = s.privacy
     assert protection is not None
     by_sample = protection.unit == "sample"
+    clip = s.secure_sums.clip if protection.in_sums else protection.clip  # type: ignore[union-attr,attr-defined]
     source = Noise(s.noise_source, seed)
     if begun is not None:
         samples = (
@@ -97,8 +98,8 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
             if by_sample
             else None
         )
-        return PrivacyPlan.begun(protection, s.epsilon, s.delta, begun, source, samples)
-    poisson = isinstance(s.selection, Poisson) and not protection.at_client and sample < eligible
+        return PrivacyPlan.begun(protection, clip, s.epsilon, s.delta, begun, source, samples)
+    poisson = isinstance(s.selection, Poisson) and s.noise_by_server and sample < eligible
     if (poisson or by_sample) and 0 < protection.noise < LEAST_NOISE:
         raise SettingError(
             f"privacy: noise must be 0 or a number >= {LEAST_NOISE:g} with Poisson sampling, "
@@ -109,7 +110,7 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
     exposure = Exposure(sample / eligible if poisson else 1.0, rounds)
     samples = sample_exposure(parts, rounds) if by_sample else None
     plan = PrivacyPlan.of(
-        *(protection, s.epsilon, s.delta, exposure, sample, eligible, source, samples)
+        *(protection, clip, s.epsilon, s.delta, exposure, sample, eligible, source, samples)
     )
     one_round = 0.0 if by_sample else plan.accountant.epsilon(1, s.delta)
     if s.epsilon and one_round > s.epsilon:

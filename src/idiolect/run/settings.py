@@ -475,7 +475,8 @@ class Privacy(Knobs):
     privacy: Protection | None = knob(
         None,
         "who adds noise to clipped messages: 'central' (the server: protects from whoever sees "
-        "models), or 'local' (each client: protects from the server too); see: list protections",
+        "models), 'distributed' (clients, in secure sums), 'local' (each client by itself), or "
+        "'samples' (each client, to every gradient: protects samples); see: list protections",
         parse=PROTECTIONS.parse,
         write=PROTECTIONS.text,
         roles=(MESSAGES,),
@@ -504,6 +505,12 @@ class Privacy(Knobs):
         acts_with={"privacy": OtherThan(None)},
         refused_in={"deployment": "noise that can be repeated protects nobody"},
     )
+
+    @property
+    def noise_by_server(self) -> bool:
+        """Whether the server adds noise."""
+        p = self.privacy
+        return p is not None and not (p.at_client or p.in_sums)
 
 
 @dataclass(frozen=True)
@@ -766,6 +773,22 @@ class Settings(
                 f"epsilon must be a number > 0 with privacy {text!r}, got 0: or say how much noise "
                 "there is, e.g. 'central(noise=1)'"
             )
+        if self.privacy.in_sums != (self.secure_sums is not None):
+            needed = (
+                f"secure_sums must be given with privacy {text!r}, got none: without them the "
+                "server would see messages with a share of the noise each; e.g. 'secagg(clip=1)'"
+                if self.privacy.in_sums
+                else f"privacy must be 'distributed' with secure_sums, got {text!r}: the server cannot "
+                "clip what it does not see, and messages with noise of their own would be clipped "
+                "again"
+            )
+            if self.privacy.in_sums or not self.privacy.unit == "sample":
+                raise SettingError(needed)
+        if self.privacy.in_sums and isinstance(self.selection, Poisson):
+            raise SettingError(
+                f"selection must be 'uniform' with privacy {text!r}, got 'poisson': how many share "
+                "the noise must be known"
+            )
         where = f"with privacy {text!r}" + (f" (epsilon {self.epsilon:g})" if self.epsilon else "")
         for name, plain, reason in (
             ("patience", 0, "when a run stops would depend on figures without noise"),
@@ -787,12 +810,12 @@ class Settings(
                 f"{SELECTIONS.text(self.selection)!r}: candidates would send their losses as they "
                 "are"
             )
-        if self.bytes and isinstance(self.selection, Poisson) and not self.privacy.at_client:
+        if self.bytes and isinstance(self.selection, Poisson) and self.noise_by_server:
             raise SettingError(
                 f"bytes must be 0 {where} and selection 'poisson', got {self.bytes}: when a run "
                 "stops would depend on how many clients were heard, which is secret"
             )
-        if self.rule != Mean() and not self.privacy.at_client:
+        if self.rule != Mean() and self.noise_by_server:
             raise SettingError(
                 f"rule must be 'mean' {where}, got {RULES.text(self.rule)!r}: noise covers the sum "
                 "of messages, and this rule looks at single ones; with privacy 'local' any rule "

@@ -39,7 +39,7 @@ class PrivacyAccount:
     def new(cls, plan: PrivacyPlan, clients: int) -> PrivacyAccount:
         """Of clients that have spent nothing."""
         kind = cls if plan.samples is None else SampleAccount
-        return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
+        return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.clip)
 
     def grow(self, clients: int) -> None:
         """More clients have enrolled, `clients` in all.

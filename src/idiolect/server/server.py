@@ -96,7 +96,7 @@ class Server:
         self.ledger = Ledger(len(roster), more=contract.method.traits.counters)
         self.privacy = PrivacyAccount.new(privacy, len(roster)) if privacy else None
         self.private_mean: PrivateMean | None = None  # where the server adds the noise
-        if self.privacy is not None and not self.privacy.plan.protection.at_client:
+        if self.privacy is not None and self.privacy.plan.at_server:
             self.private_mean = PrivateMean(self.privacy)
         self.plan = StreamingPlan.of(contract, rule, sample, memory, self.private_mean is not None)
         self._clients = int(roster.eligible.sum())  # N when the run started
