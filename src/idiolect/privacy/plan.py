@@ -8,10 +8,12 @@ from typing import Any
 
 from ..core.streams import Keys
 from ..core.types import State
+from ..task.sample_clipping import SampleClipping
 from .accountant import Accountant, Exposure, calibrated_noise
 from .clipping import AdaptiveClip, clip_factors, message_norms
 from .noise import Noise, released
 from .protection import Central, Protection
+from .samples import SampleExposure, sample_clipping
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class PrivacyPlan:
     sample: int  # m, clients heard per round: with Poisson sampling their expected number
     clients: int  # N, that may take part when the run starts
     source: Noise
+    samples: SampleExposure | None = None  # where single samples are protected
 
     @classmethod
     def of(
@@ -81,10 +84,15 @@ class PrivacyPlan:
         sample: int,
         clients: int,
         source: Noise,
+        samples: SampleExposure | None = None,
     ) -> PrivacyPlan:
         """With as little noise as the budget allows, where the protection has none of its own."""
-        noise = protection.noise or calibrated_noise(epsilon, delta, exposure)
-        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source)
+        noise = protection.noise
+        if not noise and samples is not None:
+            noise = samples.calibrated(epsilon, delta)
+        elif not noise:
+            noise = calibrated_noise(epsilon, delta, exposure)
+        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source, samples)
 
     @classmethod
     def begun(
@@ -94,12 +102,13 @@ class PrivacyPlan:
         delta: float,
         mechanism: Mechanism,
         source: Noise,
+        samples: SampleExposure | None = None,
     ) -> PrivacyPlan:
         """That of a run that has begun."""
         exposure = Exposure(mechanism.rate, mechanism.rounds)
         sample, clients = mechanism.sample, mechanism.clients
         noise = mechanism.noise
-        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source)
+        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source, samples)
 
     @property
     def mechanism(self) -> Mechanism:
@@ -122,9 +131,17 @@ class PrivacyPlan:
     def message_noise(self) -> MessageNoise | None:
         """What clients do to their messages; None where the server adds the noise."""
         p = self.protection
-        if not p.at_client:
+        if not p.at_client or p.unit != "client":
             return None
         return MessageNoise(p.clip, self.noise * p.sensitivity(p.clip), self.source)
+
+    @property
+    def sample_clipping(self) -> SampleClipping | None:
+        """What clients do to every gradient; None where clients are protected as a whole."""
+        p = self.protection
+        if p.unit != "sample":
+            return None
+        return sample_clipping(p.clip, self.noise, self.source)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for a record."""
@@ -134,11 +151,11 @@ class PrivacyPlan:
             "against": p.against,
             "trusted": p.trusted,
             "neighbours": p.neighbours,
-            "unit": "client",
+            "unit": p.unit,
             "noise": self.noise,
             "delta": self.delta,
             "budget": self.epsilon,
-            "sampling": "poisson" if self.exposure.amplified else "known",
+            "sampling": "poisson" if self.exposure.amplified or self.samples else "known",
             "rate": self.exposure.rate,
             "source": self.source.source,
             "clip": p.clip,

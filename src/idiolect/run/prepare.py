@@ -126,9 +126,9 @@ class RunParts:
 
         `begun`: as a run has begun that is resumed.
         """
-        if not any(self.method.message(self.first_task).values()):
+        if self.settings.privacy is None or not any(self.method.message(self.first_task).values()):
             return None
-        return privacy_plan(self.settings, self.eligible, self.clients_heard, seed, begun)
+        return privacy_plan(self, seed, begun)
 
     def numerics(self, seed: int) -> Numerics:
         """How model and loss are computed under one of the seeds."""

@@ -136,7 +136,7 @@ class Session:
             build_contract(
                 *(parts.method, task, settings, run, federation.classes, parts.positive),
                 layouts,
-                privacy.message_noise if privacy else None,
+                privacy,
             )
             for task in tasks
         ]

@@ -34,7 +34,7 @@ from ..privacy.protection import PROTECTIONS, Central, Protection
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
-from ..server.selection import SELECTIONS, ClientSelection, Uniform
+from ..server.selection import SELECTIONS, ClientSelection, Poisson, Uniform
 from ..server.step import ServerStep
 from ..task.augment import AUGMENTATIONS, Augmentation, Change
 from ..task.batches import BATCHING
@@ -477,12 +477,15 @@ class Privacy(Knobs):
         above=0,
         below=1,
         roles=(MESSAGES,),
+        acts_with={"privacy": OtherThan(None)},
     )
     noise_source: str = knob(
         "secret",
         "where noise comes from: the operating system's cryptographic source (secret), or the "
         "seed of the run, so that it repeats to the bit and protects nobody from who knows it",
         choices=SOURCES,
+        roles=(MESSAGES,),
+        acts_with={"privacy": OtherThan(None)},
         refused_in={"deployment": "noise that can be repeated protects nobody"},
     )
 
@@ -747,7 +750,7 @@ class Settings(
                 f"epsilon must be a number > 0 with privacy {text!r}, got 0: or say how much noise "
                 "there is, e.g. 'central(noise=1)'"
             )
-        where = f"with privacy {text!r}"
+        where = f"with privacy {text!r}" + (f" (epsilon {self.epsilon:g})" if self.epsilon else "")
         for name, plain, reason in (
             ("patience", 0, "when a run stops would depend on figures without noise"),
             ("target_value", None, "when a run stops would depend on figures without noise"),
@@ -767,6 +770,11 @@ class Settings(
                 f"selection must be 'uniform' or 'poisson' {where}, got "
                 f"{SELECTIONS.text(self.selection)!r}: candidates would send their losses as they "
                 "are"
+            )
+        if self.bytes and isinstance(self.selection, Poisson) and not self.privacy.at_client:
+            raise SettingError(
+                f"bytes must be 0 {where} and selection 'poisson', got {self.bytes}: when a run "
+                "stops would depend on how many clients were heard, which is secret"
             )
         if self.rule != Mean() and not self.privacy.at_client:
             raise SettingError(

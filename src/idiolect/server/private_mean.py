@@ -10,10 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.knobs import SettingError
 from ..core.types import State
 from ..privacy.clipping import clip_factors, clipped_sum, message_norms
 from ..privacy.noise import released
 from ..privacy.plan import PrivacyPlan
+from ..privacy.samples import SampleExposure
+
+MOST_GRADIENTS = 1 << 50
 
 
 @dataclass
@@ -34,7 +38,8 @@ class PrivacyAccount:
     @classmethod
     def new(cls, plan: PrivacyPlan, clients: int) -> PrivacyAccount:
         """Of clients that have spent nothing."""
-        return cls(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
+        kind = cls if plan.samples is None else SampleAccount
+        return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
 
     def grow(self, clients: int) -> None:
         """More clients have enrolled, `clients` in all.
@@ -58,6 +63,12 @@ class PrivacyAccount:
         self.begun += 1
         self.killed += 1
         self.exposures[exposed] += 1
+
+    def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
+        """These clients report so many gradients: no exposure where messages have the noise."""
+
+    def end(self, trained: Tensor) -> None:
+        """A round is over in which these clients were to train."""
 
     def sampling_seed(self, round: int, seed: int) -> int:
         """What the draw of a round is keyed by: where sampling amplifies, nobody else may know."""
@@ -130,10 +141,84 @@ class PrivacyAccount:
             raise ValueError("privacy.clip must be a number > 0")
         if begun < rounds + killed:
             raise ValueError("privacy.begun must be at least the rounds done and killed")
-        if bool((exposures < 0).any()) or bool((exposures > begun).any()):
+        most = begun if self.plan.samples is None else MOST_GRADIENTS
+        if bool((exposures < 0).any()) or bool((exposures > most).any()):
             raise ValueError("privacy.exposures must be from 0 to the rounds begun")
         self.exposures, self.clip = exposures.clone(), clip
         self.begun, self.killed = begun, killed
+
+
+@dataclass
+class SampleAccount(PrivacyAccount):
+    """The same where single samples are protected: every gradient of a client is an exposure.
+
+    A client that was to train and has not reported may have sent its message all the same: it
+    counts with the most gradients that any client has reported. So does every round that was
+    killed.
+    """
+
+    open: int = 0  # rounds begun, by this process or one that was killed, and not ended
+    most: int = 0  # gradients that a client has taken in one round
+    _reported: set[int] = field(default_factory=set)
+
+    @property
+    def exposure(self) -> SampleExposure:
+        assert self.plan.samples is not None
+        return self.plan.samples
+
+    def grow(self, clients: int) -> None:
+        raise SettingError(
+            "privacy: clients cannot join a run with privacy 'samples': how many samples each has "
+            "is part of its plan"
+        )
+
+    def begin(self, round: int, eligible: Tensor, heard: Tensor) -> None:
+        self.log(round)
+        self.begun += 1
+        self.open += 1
+
+    def count_killed(self, exposed: Tensor) -> None:
+        self.begun += 1
+        self.killed += 1
+        self.open += 1
+
+    def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
+        self.most = max(self.most, int(counts.max()) if len(counts) else 0)
+        self.exposures[wire_ids] += counts * self.open
+        self._reported.update(wire_ids.tolist())
+
+    def end(self, trained: Tensor) -> None:
+        silent = [k for k in trained.tolist() if k not in self._reported]
+        self.exposures[silent] += self._most_per_round() * self.open
+        self.open = 0
+        self._reported.clear()
+
+    def _most_per_round(self) -> int:
+        """Gradients of a client in one round, as far as is known: as planned before the first."""
+        rounds = max(self.plan.exposure.rounds, 1)
+        return self.most or -(-int(self.exposure.planned.max(initial=0)) // rounds) or 1
+
+    def epsilons(self) -> np.ndarray:
+        return self.exposure.each(self.plan.noise, self._counts(), self.plan.delta)
+
+    def worst(self) -> float:
+        return self.exposure.worst(self.plan.noise, self._counts(), self.plan.delta)
+
+    def worst_quickly(self) -> float:
+        return self.exposure.at_most(self.plan.noise, self._counts(), self.plan.delta)
+
+    def _counts(self) -> np.ndarray:
+        return self.exposures.numpy()
+
+    def affords(self, exposed: Tensor) -> bool:
+        plan = self.plan
+        if not plan.epsilon or not len(exposed):
+            return True
+        after = self._counts().copy()
+        after[exposed.numpy()] += self._most_per_round() * (1 + self.open)
+        if bool((after <= self.exposure.planned).all()) and not plan.protection.noise:
+            return True  # the noise was chosen for that
+        return self.exposure.at_most(plan.noise, after, plan.delta, True) <= plan.epsilon
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,8 @@ class Server:
     ) -> None:
         """Gradient evaluations that clients report, and what else the method counts."""
         self.ledger.add_gradients(wire_ids, gradients)
+        if self.privacy is not None:
+            self.privacy.gradients(wire_ids, gradients)
         for name, counts in (counted or {}).items():
             self.ledger.add_counted(wire_ids, counts, name)
 
@@ -337,6 +339,8 @@ class Server:
         """
         self._check_open(current_round)
         current_round.closed = True
+        if self.privacy is not None:
+            self.privacy.end(current_round.order.train)
         heard_ids = current_round.order.heard
         self.version = max(self.version, current_round.version + 1)
         if not self.contract.up.length:
@@ -562,7 +566,9 @@ class Server:
         if self.privacy is None or not self.contract.up.length:
             return True
         amplified = self.privacy.plan.exposure.amplified
-        exposed = self.roster.eligible_ids() if amplified else self._sampled(self.rounds)
+        by_gradient = self.privacy.plan.samples is not None
+        everyone = amplified or (by_gradient and self.contract.method.traits.trains == "everyone")
+        exposed = self.roster.eligible_ids() if everyone else self._sampled(self.rounds)
         return self.privacy.affords(exposed)
 
     def count_killed(self, rounds: Iterable[int | None], known: bool = True) -> None:
