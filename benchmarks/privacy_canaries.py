@@ -285,13 +285,33 @@ class WatchedCanary(Canary):
 
 
 @dataclass(frozen=True)
+class Sender:
+    """A method under which a canary's data decide what it sends."""
+
+    method: il.Method | str
+    shares: dict[str, float]  # of the parts of a message in its direction
+    turns: bool = False  # whether the sign turns from round to round
+    target: float = 0.0  # of the sample
+
+
+SENDERS = {
+    "canary": Sender(Canary(), {"w": 1.0}, turns=True),
+    # the loss (w_i - 1000)² has a gradient far beyond the clipping norm, in every round
+    "fedavg": Sender("fedavg:lr=1,steps=1,weighting=equal", {"w": 1.0}, target=1e3),
+    # one step of size 1 from c = 0: the change of the model is minus that of the control variate
+    "scaffold": Sender("scaffold:lr=1,steps=1", {"w": 0.5**0.5, "c": -(0.5**0.5)}, target=1e3),
+}
+
+
+@dataclass(frozen=True)
 class RunSetup:
     """A run of `il.run` whose clients are canaries."""
 
     privacy: str
-    numbers: int  # of a message
+    numbers: int  # of a part of a message
     rounds: int = 1
     rate: float = 1.0  # of Poisson sampling
+    sender: str = "canary"
 
 
 def run_scores(setup: RunSetup, rng: np.random.Generator, seed: int = SEED) -> Scores:
@@ -299,19 +319,22 @@ def run_scores(setup: RunSetup, rng: np.random.Generator, seed: int = SEED) -> S
     n = setup.numbers
     included = rng.random(n) < 0.5
     places = np.flatnonzero(included)
-    federation = _federation(np.eye(n, dtype=np.float32)[places])
-    task = _task(n)
-    models = [task.x0.double().numpy()]
+    sender = SENDERS[setup.sender]
+    states: list[State] = []
     sample = max(round(setup.rate * len(places)), 1)
     result = il.run(
-        Canary(),
-        task,
-        federation,
+        sender.method,
+        _task(n),
+        _federation(np.eye(n, dtype=np.float32)[places], sender.target),
         **_settings(setup, sample, seed),
-        on_round=lambda moment: models.append(moment.state()["w"].double().numpy()),
+        on_round=lambda moment: states.append(moment.state()),
     )
-    signs = np.array([sign_of(number) for number in range(setup.rounds)])
-    values = signs @ np.diff(np.array(models), axis=0) * sample
+    values = np.zeros(n)
+    for part, share in sender.shares.items():
+        before = _task(n).x0 if part == "w" else torch.zeros(n)
+        vectors = np.array([before.numpy(), *(state[part].numpy() for state in states)], float)
+        signs = [sign_of(number) if sender.turns else 1 for number in range(setup.rounds)]
+        values += share * sample * (np.array(signs) @ np.diff(vectors, axis=0))
     return Scores(_claim(result), values, included)
 
 
@@ -334,13 +357,16 @@ def watched_scores(setup: RunSetup, canaries: int, rng: np.random.Generator) -> 
 
 
 def _task(numbers: int) -> Task:
-    return il.Task(nn.Linear(numbers, 1, bias=False), loss="mse")
+    module = nn.Linear(numbers, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    return il.Task(module, loss="mse")
 
 
-def _federation(samples: np.ndarray) -> il.Federation:
+def _federation(samples: np.ndarray, target: float = 0.0) -> il.Federation:
     """A client for each sample."""
-    targets = np.linspace(0, 1, len(samples), dtype=np.float32)
-    return il.Federation.from_arrays(samples, targets, np.arange(len(samples)), kind="values")
+    owners = np.arange(len(samples))
+    targets = np.full(len(samples), target + 0.5, dtype=np.float32)
+    return il.Federation.from_arrays(samples, targets, owners, kind="values")
 
 
 def _settings(setup: RunSetup, sample: int, seed: int) -> dict:
@@ -351,6 +377,7 @@ def _settings(setup: RunSetup, sample: int, seed: int) -> dict:
         "privacy": setup.privacy,
         "delta": DELTA,
         "seed": seed,
+        "standardise_targets": False,
         "progress": False,
     }
 
