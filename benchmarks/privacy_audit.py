@@ -57,8 +57,8 @@ class Size:
     small_runs: int  # with messages of 50 numbers
 
 
-FULL = Size(runs=100, canaries=500, releases=10_000, numbers=4000, small_runs=60)
-QUICK = Size(runs=20, canaries=250, releases=1000, numbers=500, small_runs=10)
+FULL = Size(runs=40, canaries=500, releases=20_000, numbers=4000, small_runs=60)
+QUICK = Size(runs=20, canaries=250, releases=2000, numbers=500, small_runs=10)
 LEAST_NUMBERS = 50  # of a message, as lp-proj sends them
 
 
@@ -174,20 +174,23 @@ ONE_ROUND = Central(noise=2, quantile=0)
 FOUR_ROUNDS = Central(noise=4, quantile=0)
 CASES: dict[str, Case] = {
     "central": Case("server's noise, C fixed, 1 round", _central(CentralSetup(ONE_ROUND))),
-    "rounds": Case("the same with twice the noise, 4 rounds", _central(CentralSetup(FOUR_ROUNDS, 4))),
+    "rounds": Case(
+        "server's noise, twice as much, C fixed, 4 rounds", _central(CentralSetup(FOUR_ROUNDS, 4))
+    ),
     "adaptive": Case(
-        "C follows a quantile, 4 rounds: the noisy count is attacked too",
+        "server's noise, C follows a quantile, 4 rounds; the count is attacked too",
         _central(CentralSetup(Central(noise=4), 4)),
     ),
     "parts": Case(
-        "messages of two parts, 1 round", _central(CentralSetup(ONE_ROUND, 1, ("c", "w")))
+        "server's noise, messages of two parts, 1 round",
+        _central(CentralSetup(ONE_ROUND, 1, ("c", "w"))),
     ),
     "poisson": Case(
-        "Poisson sampling of 2 %, 10 rounds, attacked by the sum of all rounds",
+        "Poisson sampling of 2 %, 10 rounds, attacked by all that is released",
         _sampled(CentralSetup(Central(noise=1, quantile=0), 10, rate=0.02), False),
     ),
     "poisson-seed": Case(
-        "the same, attacked in the rounds that the seed of the run seems to draw",
+        "Poisson sampling of 2 %, 10 rounds, attacked where the run's seed would draw the canary",
         _sampled(CentralSetup(Central(noise=1, quantile=0), 10, rate=0.02), True),
     ),
     "poisson-adaptive": Case(
@@ -250,57 +253,60 @@ PLANTED: tuple[tuple[str, str], ...] = (
     ("noise halved", "poisson"),
     ("noise halved", "run"),
 )
-REMOVED = Case("the same, and the canary or another one in its place", _uniform(True))
+REMOVED = Case(
+    "1 of 2 clients heard, a fixed number: the canary's message or the other's", _uniform(True)
+)
 
 HEAD = f"""\
 # Is the claimed privacy what attackers see?
 
 Made by `python -m benchmarks.privacy_audit` from [privacy-audit.json](privacy-audit.json); do not
 edit. Canaries are clients that send {STRENGTH:g} times the clipping norm in a direction of their
-own. Each takes part by a fair coin, and an attacker guesses the coins from all that is released. More
-right guesses than (ε, δ) allows prove that the claim is wrong. δ is {DELTA:g}; every bound is below the
-true ε with 95 % confidence. Three bounds:
+own. Each takes part by a fair coin, and an attacker guesses the coins from all that is released.
+More right guesses than (ε, δ) allows prove that the claim is wrong. δ is {DELTA:g}; each bound is
+below the true ε with a confidence of 95 %. There are three:
 
 - **one run**: the coins of many canaries in one run, the most extreme guessed, the others left out
   (Steinke, Nasr and Jagielski 2023). Holds for any mechanism. Small runs that share no canary count
   as one.
-- **two-sided**: error rates over many releases with and without one canary among {CROWD} clients who
-  send the opposite (Clopper and Pearson). Holds for any mechanism.
-- **Gaussian**: the same error rates where the claim is that of Gaussian noise without sampling, and so
-  says how they must be at every ε. Much the closest.
+- **two-sided**: error rates over many releases with and without one canary, among {CROWD} clients
+  who send the opposite (Clopper and Pearson). Holds for any mechanism.
+- **Gaussian**: the same error rates where the claim is that of Gaussian noise without sampling,
+  which says how they must be at every ε. By far the closest.
 
 ## Mechanisms
 
 """
 MIDDLE = """
 A bound below its claim is no proof: a better attacker may exist. The Gaussian bounds leave little
-room. The others do by their nature: they would need some e^ε / δ guesses to come close.
+room. The others are low by their nature: to come close, they would need far more guesses.
 
 ## Planted faults
 
-The code with one fault in it, everything else as it is. "Seen" means that a bound is above the claim.
+The code with one fault in it, everything else as it is. "Seen": a bound is above the claim.
 
 """
 TAIL = """
 What is not seen, and why:
 
-- Faults of a few percent. A count that is left out of the accounting spends 3 % more than claimed; to
-  see that takes millions of releases. Tests of the formulas see it
-  ([tests/privacy](../tests/privacy)).
-- Whole runs are judged by the one-run bound alone. With some thousands of canaries it sees a fault that
-  takes the noise away, or makes a message ten times as large, and not one by a factor of two. The same
-  code is therefore attacked without a run around it too.
-- A sum that is divided by the number of messages heard has the noise that it should have. Canaries with
-  orthogonal messages do not see it: the divisor is the same for all of them. It shows to a canary whose
-  clients around it all send the opposite: whether it is there moves the mean of theirs as well, so that
-  it counts nearly twice. What is divided here is divided by a number that is fixed before the round.
-- What these attackers do not look at: time, bytes, numbers of samples, the figures of tables.
+- Faults of a few percent. A count that is left out of the accounting makes the noise 3 % too small;
+  to see that takes some 200,000 releases. The example of `AdaptiveClip` checks that formula.
+- Whole runs are judged by the one-run bound alone. With some thousands of canaries it sees a fault
+  that takes the noise away, or makes messages ten times as large, but not always one by a factor of
+  two. With Poisson sampling it sees less still, for a canary is rarely heard. The same code is
+  therefore attacked without a run around it, and without sampling.
+- A sum that is divided by the number of messages heard has the noise that it should have. Canaries
+  with orthogonal messages do not see it, for the divisor is the same for all of them. It shows to a
+  canary among clients who all send the opposite: that it is there moves their mean as well, so that
+  it counts nearly twice. idiolect divides by a number that is fixed before the round.
+- These attackers look at models and messages only, not at time, bytes, numbers of samples or the
+  figures of tables.
 
 ## A fixed number of clients per round
 
-Where the number heard is fixed (selection "uniform"), another client is heard in place of one that is
-removed from the federation. So what is protected there is a client's message, which may be silent in its
-place, and not its presence in the list of clients:
+Where the number heard is fixed (selection "uniform"), another client is heard in place of one that
+is removed from the federation. So what is protected there is a client's message, in place of which
+there may be none, but not whether the client is in the federation:
 
 """
 

@@ -2,14 +2,15 @@
 
 A canary sends ten times the clipping norm in a direction of its own, with the sign turned in every
 other round, so that an attacker who takes differences of rounds loses none of it. The score of a
-canary is the sum over rounds of what is released in its direction, in units of the clipping norm.
+canary is the sum over rounds of what is released in its direction, in units of the clipping norm;
+or of the logarithms of what that tells, where it may not have been heard.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ import idiolect as il
 from idiolect.core import streams
 from idiolect.core.types import State
 from idiolect.method import Combine
-from idiolect.privacy import Central, Local, Noise, Protection
+from idiolect.privacy import Central, Local, Noise
 from idiolect.privacy.accountant import Exposure
 from idiolect.privacy.audit import gaussian_bound, one_run_bound, two_sided_bound
 from idiolect.privacy.plan import PrivacyPlan
@@ -149,8 +150,19 @@ def central_scores(
             supposed = setup.draw(plan, SEED, number, everyone).numpy()
             values[supposed] += seen[supposed]
         else:
-            values += seen
+            noise = plan.noise if plan.adaptive_clip is None else plan.adaptive_clip.update_noise
+            values += log_ratio(seen, noise, setup.rate)
     return Scores(account.worst(), values, included)
+
+
+def log_ratio(seen: np.ndarray, noise: float, rate: float) -> np.ndarray:
+    """How much more probable this is of a canary that is heard at this rate than of another.
+
+    >>> log_ratio(np.array([0.5]), noise=2.0, rate=1.0)
+    array([0.])
+    """
+    heard = (seen - 0.5) / noise**2
+    return np.logaddexp(math.log(rate) + heard, math.log1p(-rate) if rate < 1 else -math.inf)
 
 
 def central_releases(

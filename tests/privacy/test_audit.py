@@ -10,13 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from benchmarks import privacy_audit as audit
 from benchmarks.privacy_canaries import DELTA, source_of
 from benchmarks.privacy_faults import FAULTS, planted
 
+from benchmarks import privacy_audit as audit
+from idiolect.core import streams
 from idiolect.privacy import Noise
 from idiolect.privacy.accountant import Accountant
 from idiolect.privacy.audit import (
@@ -27,6 +29,7 @@ from idiolect.privacy.audit import (
     one_run_bound,
     two_sided_bound,
 )
+from idiolect.privacy.plan import MessageNoise
 from idiolect.run import protection
 
 UNSEEN = {("count not accounted", "adaptive"), ("noise halved", "run"), ("noise halved", "poisson")}
@@ -46,9 +49,7 @@ def test_attackers_stay_below_the_claim(name, monkeypatch):
     assert not evidence(audit.CASES[name], monkeypatch).refutes
 
 
-@pytest.mark.parametrize(
-    ("fault", "name"), [pair for pair in audit.PLANTED if pair not in UNSEEN], ids=", ".join
-)
+@pytest.mark.parametrize(("fault", "name"), [x for x in audit.PLANTED if x not in UNSEEN])
 def test_attackers_see_a_planted_fault(fault, name, monkeypatch):
     with planted(fault):
         assert evidence(audit.CASES[name], monkeypatch).refutes
@@ -60,9 +61,22 @@ def test_every_fault_is_planted_somewhere():
 
 def test_a_fixed_number_heard_hides_a_message_and_not_that_its_client_is_there(monkeypatch):
     """Another client is heard in place of one that is not."""
-    silent, removed = (evidence(case, monkeypatch) for case in (audit.CASES["uniform"], audit.REMOVED))
+    silent, removed = (
+        evidence(case, monkeypatch) for case in (audit.CASES["uniform"], audit.REMOVED)
+    )
     assert not silent.refutes and removed.refutes
     assert silent.claim == removed.claim
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_client_that_diverged_sends_noise_as_any_other(number):
+    """A number that is not finite would be told from every other message."""
+    source = source_of(np.random.default_rng(0))
+    mechanism = MessageNoise(clip=1.0, sigma=2.0, noise=source)
+    reference = {"w": torch.ones(1000)}
+    keys = streams.name_keys(["diverged"])
+    sent = mechanism({"w": torch.full((1, 1000), number)}, reference, keys, 0)["w"] - 1
+    assert abs(float(sent.mean())) < 0.3 and 1.8 < float(sent.std()) < 2.2
 
 
 # -- the bounds ------------------------------------------------------------------------------------

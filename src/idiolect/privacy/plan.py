@@ -23,12 +23,15 @@ class MessageNoise:
 
     def __call__(self, up: State, reference: State, clients: Keys, turn: int) -> State:
         """Messages of these clients, their parts as changes of the reference where there is one."""
-        factors = clip_factors(message_norms(up, reference), self.clip)
+        norms = message_norms(up, reference)
+        factors = clip_factors(norms, self.clip)
+        sound = norms.isfinite().unsqueeze(1)  # that training diverged would tell too: no change
         messages = {}
         for name, rows in sorted(up.items()):
             own = reference[name] if name in reference else rows.new_zeros(rows.shape[1])
             noise = self.noise.normal(len(rows), rows.shape[1], f"message {name}", turn, clients)
             changes = (rows - own).double() * factors.unsqueeze(1).to(rows.device)
+            changes = changes.where(sound.to(rows.device), 0.0)
             private = released(changes, noise.to(rows.device), self.sigma)
             messages[name] = own + private.to(rows.dtype)
         return messages
