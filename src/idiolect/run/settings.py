@@ -778,9 +778,9 @@ class Settings(
                 f"secure_sums must be given with privacy {text!r}, got none: without them the "
                 "server would see messages with a share of the noise each; e.g. 'secagg(clip=1)'"
                 if self.privacy.in_sums
-                else f"privacy must be 'distributed' with secure_sums, got {text!r}: the server cannot "
-                "clip what it does not see, and messages with noise of their own would be clipped "
-                "again"
+                else f"privacy must be 'distributed' with secure_sums, got {text!r}: the server "
+                "cannot clip what it does not see, and messages with noise of their own would be "
+                "clipped again"
             )
             if self.privacy.in_sums or not self.privacy.unit == "sample":
                 raise SettingError(needed)
