@@ -92,7 +92,9 @@ class CentralSetup:
         """For so many clients that may take part."""
         sample = max(round(self.rate * clients), 1)
         exposure = Exposure(self.rate, self.rounds)
-        return PrivacyPlan.of(self.protection, 0.0, DELTA, exposure, sample, clients, source)
+        return PrivacyPlan.of(
+            self.protection, self.protection.clip, 0.0, DELTA, exposure, sample, clients, source
+        )
 
     def draw(self, plan: PrivacyPlan, seed: int, round: int, eligible: Tensor) -> Tensor:
         """Who is heard, by the server's own selection."""
@@ -217,7 +219,7 @@ def uniform_releases(
     Who is heard is public, and these are rounds that hear the canary. Where it does not take part,
     it is silent, or `removed` from the roster: then the other one is heard in its place.
     """
-    plan = PrivacyPlan.of(protection, 0.0, DELTA, Exposure(1.0, 1), 1, 2, source)
+    plan = PrivacyPlan.of(protection, protection.clip, 0.0, DELTA, Exposure(1.0, 1), 1, 2, source)
     keys = streams.name_keys(["canary", "other"])
     both, other = torch.tensor([0, 1]), torch.tensor([1])
     data = torch.ones(2, dtype=torch.float64)
@@ -252,7 +254,9 @@ def local_scores(
 ) -> Scores:
     """Of canaries that send a message, or its opposite in its place."""
     exposure = Exposure(1.0, setup.rounds)
-    plan = PrivacyPlan.of(setup.protection, 0.0, DELTA, exposure, canaries, canaries, source)
+    plan = PrivacyPlan.of(
+        setup.protection, setup.protection.clip, 0.0, DELTA, exposure, canaries, canaries, source
+    )
     account = PrivacyAccount.new(plan, canaries)
     mechanism = plan.message_noise
     assert mechanism is not None
