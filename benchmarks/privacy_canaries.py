@@ -146,13 +146,14 @@ def central_scores(
         directions[torch.arange(len(heard)), heard] = STRENGTH * clip * sign_of(number)
         up = setup.message(directions)
         up = {n: x + reference[n] if n in reference else x for n, x in up.items()}
-        means, account.clip = mean(up, reference, number)
+        means, account.clip = mean(up, reference, number, plan.sample)
         seen = setup.seen(means, reference).numpy() * plan.sample / clip * sign_of(number)
         if public_draw:
             supposed = setup.draw(plan, SEED, number, everyone).numpy()
             values[supposed] += seen[supposed]
         else:
-            noise = plan.noise if plan.adaptive_clip is None else plan.adaptive_clip.update_noise
+            adaptive = plan.adaptive_clip(plan.sample)
+            noise = plan.noise if adaptive is None else adaptive.update_noise
             values += log_ratio(seen, noise, setup.rate)
     return Scores(account.worst(), values, included)
 
@@ -189,7 +190,7 @@ def _release(setup: CentralSetup, included: bool, source: Noise) -> tuple[float,
     account = PrivacyAccount.new(plan, clients)
     mean = PrivateMean(account)
     heard = torch.arange(clients if included else CROWD)
-    adaptive = plan.adaptive_clip
+    adaptive = plan.adaptive_clip(plan.sample)
     reference = {"w": torch.ones(1)}
     score = 0.0
     for number in range(setup.rounds):
@@ -199,7 +200,7 @@ def _release(setup: CentralSetup, included: bool, source: Noise) -> tuple[float,
         directions[CROWD:] *= -1
         up = setup.message(directions)
         up = {n: x + reference[n] if n in reference else x for n, x in up.items()}
-        means, account.clip = mean(up, reference, number)
+        means, account.clip = mean(up, reference, number, plan.sample)
         seen = float(setup.seen(means, reference)[0]) * plan.sample / clip * sign_of(number)
         if adaptive is None:
             score += seen
@@ -234,7 +235,7 @@ def uniform_releases(
         present = heard if included[i] else heard[heard != 0]
         account = PrivacyAccount.new(plan, 2)
         account.begin(number, eligible, heard)
-        means, _ = PrivateMean(account)({"w": own[present]}, {}, number)
+        means, _ = PrivateMean(account)({"w": own[present]}, {}, number, plan.sample)
         values[i] = float(means["w"][0, 0])
         number += 1
     return Scores(account.worst(), values, included)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -49,10 +49,9 @@ def _same_draw(self: PrivacyAccount, round: int, seed: int) -> int:
     return seed
 
 
-def _uncounted(self: PrivacyAccount, eligible: Tensor, heard: Tensor) -> None:
+def _uncounted(self: PrivacyAccount, round: int, eligible: Tensor, heard: Tensor) -> None:
     self.begun += 1
-    if self.begun == 1:
-        self.exposures[eligible if self.plan.exposure.amplified else heard] += 1
+    self.exposures[heard] = 1
 
 
 class _RepeatedNoise:
@@ -89,13 +88,10 @@ def _repeated() -> list[Change]:
 def _by_number_heard() -> list[Change]:
     mean = PrivateMean.__call__
 
-    def call(self: PrivateMean, up: State, reference: State, version: int) -> tuple[State, float]:
-        account, right = self.account, self.account.plan
-        account.plan = replace(right, sample=max(len(next(iter(up.values()))), 1))
-        try:
-            return mean(self, up, reference, version)
-        finally:
-            account.plan = right
+    def call(
+        self: PrivateMean, up: State, reference: State, version: int, asked: int
+    ) -> tuple[State, float]:
+        return mean(self, up, reference, version, len(next(iter(up.values()))))
 
     return [(PrivateMean, "__call__", call)]
 
@@ -152,7 +148,7 @@ FAULTS: dict[str, Fault] = {
         ((AdaptiveClip, "update_noise", property(lambda self: self.noise)),),
     ),
     "rounds not counted": Fault(
-        "only the first round counts", ((PrivacyAccount, "count", _uncounted),)
+        "only the first round counts", ((PrivacyAccount, "begin", _uncounted),)
     ),
 }
 
