@@ -32,6 +32,7 @@ from ..methods.predictor import predicts_by_itself
 from ..privacy.plan import Mechanism, PrivacyPlan
 from ..privacy.sums.refusals import Beside
 from ..privacy.sums.refusals import why_not as not_summed
+from ..privacy.sums.setting import sums_note
 from ..server.asynchronous import staleness_text
 from ..server.protocol import Contract
 from ..server.rules import RULES
@@ -211,6 +212,8 @@ class RunParts:
             notes["idle"] = {"warning": "; ".join(sentences)}
         if s.asynchronous or s.delays is not None:
             notes["timing"] = self._timing()
+        if s.secure_sums is not None:
+            notes["sums"] = {"text": sums_note(s.secure_sums, self.clients_heard)}
         return notes | weights_note(self.federation)
 
     def _timing(self) -> dict[str, Any]:

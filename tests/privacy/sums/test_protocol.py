@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from idiolect.channels.dense import clipped
 from idiolect.core.knobs import SettingError
-from idiolect.privacy.sums import primitives, stages
+from idiolect.privacy.sums import internals, primitives, stages
 from idiolect.privacy.sums.server import SumLost
 from idiolect.privacy.sums.setting import SecureSums
 from idiolect.privacy.sums.stages import KEYS, MASKED, OPENED, SHARES
@@ -227,11 +227,18 @@ def test_replies_of_strangers_and_of_those_that_have_gone_are_not_looked_at():
 
 # -- what a server can ask -------------------------------------------------------------------------
 def test_a_missing_package_is_named(monkeypatch):
-    primitives.flower.cache_clear()
-    monkeypatch.setitem(sys.modules, "flwr.supercore.primitives", None)
+    internals.flower.cache_clear()
+    monkeypatch.setitem(sys.modules, "flwr.supercore.primitives.asymmetric", None)
     with pytest.raises(SettingError, match=r"secure_sums needs the package flwr .*pip install"):
         Party(2).total()
-    primitives.flower.cache_clear()
+
+
+def test_a_flower_that_lacks_something_is_refused_by_name(monkeypatch):
+    internals.flower.cache_clear()
+    monkeypatch.setitem(internals.NAMES, "create_shares", "flwr.app")
+    with pytest.raises(SettingError, match=r"flwr\.app\.create_shares cannot be imported"):
+        Party(2).total()
+    internals.flower.cache_clear()
 
 
 def test_costs_are_those_that_the_sizes_say():

@@ -120,6 +120,11 @@ def test_attacks_on_data_are_possible():
     trained(FedAvg(), secure_sums=True, attack="label-flip", malicious=1)
 
 
+def test_a_result_says_what_the_server_learns():
+    notes = trained(FedAvg(), secure_sums=True).record.notes
+    assert "the sum of at least 5 of 6 messages, clipped to norm 1" in str(notes["sums"])
+
+
 # -- a link by itself ------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class SmallNoise:

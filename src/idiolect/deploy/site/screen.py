@@ -124,6 +124,14 @@ class Preview:
         entries.append(
             ("Privacy", "no budget: nothing is added to messages (docs/trust.md: what they tell)")
         )
+        if self.run.contract.sums is not None:
+            sums = self.run.contract.sums
+            words = (
+                f"the server learns the sum of messages, of {sums.survivors:.0%} of a round's "
+                f"clients or more, each clipped to norm {sums.clip:g}; it sees none by itself "
+                "(docs/secure-sums.md: against whom)"
+            )
+            entries.append(("Sums", words))
         return [*entries, ("Terms", facts["code"])]
 
     def _server(self) -> str:

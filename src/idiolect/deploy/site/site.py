@@ -26,7 +26,7 @@ from ...host.host import Host, HostSettings
 from ...host.service import Refused, Service
 from ...methods.wrapped import innermost
 from ...privacy.sums.cost import most_bytes as most_sum_bytes
-from ...privacy.sums.primitives import flower as cryptography
+from ...privacy.sums.internals import flower as cryptography
 from ...server.protocol import Contract
 from ..config import FederationTerms
 from .agreement import (

@@ -1,8 +1,6 @@
 """Cryptography of secure sums: Flower's primitives and the library that they are made of.
 
-Key agreement, authenticated encryption and Shamir's shares are Flower's
-(`flwr.common.secure_aggregation.crypto`, `flwr.supercore.primitives.asymmetric`: the modules that
-its own SecAgg+ is made of; they are not in its documented API, and are the same in 1.41 and 1.42).
+Key agreement, authenticated encryption and Shamir's shares are Flower's (`internals`).
 Masks are not: `pseudo_rand_gen` folds its key to 32 bits and feeds a Mersenne Twister with it, so
 that whoever has a masked vector can search all keys. Here a mask is the key stream of ChaCha20 (RFC
 8439) under the whole key, from the package `cryptography`, which Flower's primitives are made of.
@@ -21,7 +19,7 @@ from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-from ...core.knobs import SettingError
+from .internals import flower
 
 PUBLIC = 49  # bytes of a public key: a point of P-384, compressed
 PRIVATE = 48
@@ -32,23 +30,16 @@ TOKEN_EXTRA = 57  # bytes of an encrypted text beside the text and its padding
 
 
 @lru_cache(maxsize=1)
-def flower() -> Any:
-    """Flower's primitives; SettingError where the package is not installed."""
-    try:
-        from cryptography.fernet import InvalidToken
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.hazmat.primitives.ciphers import Cipher
-        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-        from flwr.common.secure_aggregation import secaggplus_utils
-        from flwr.common.secure_aggregation.crypto import shamir, symmetric_encryption
-        from flwr.supercore.primitives import asymmetric
-    except ImportError as error:
-        raise SettingError(
-            "secure_sums needs the package flwr between sites, and its cryptography cannot be "
-            f"imported ({error}); pip install 'idiolect[flower]'"
-        ) from None
+def library() -> Any:
+    """What is used of the package `cryptography`, which comes with Flower."""
+    flower()  # says what is missing where it is not installed
+    from cryptography.fernet import InvalidToken
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     return SimpleNamespace(
         InvalidToken=InvalidToken,
         hashes=hashes,
@@ -57,14 +48,6 @@ def flower() -> Any:
         Cipher=Cipher,
         ChaCha20=ChaCha20,
         HKDF=HKDF,
-        create_shares=shamir.create_shares,
-        combine_shares=shamir.combine_shares,
-        encrypt=symmetric_encryption.encrypt,
-        decrypt=symmetric_encryption.decrypt,
-        generate_shared_key=symmetric_encryption.generate_shared_key,
-        generate_key_pairs=asymmetric.generate_key_pairs,
-        join=secaggplus_utils.share_keys_plaintext_concat,
-        separate=secaggplus_utils.share_keys_plaintext_separate,
     )
 
 
@@ -84,7 +67,7 @@ class KeyPair:
         """From the bytes of the private key; ValueError for bytes that are none."""
         if len(secret) != PRIVATE:
             raise ValueError(f"a private key must have {PRIVATE} bytes, got {len(secret)}")
-        ec = flower().ec
+        ec = library().ec
         return cls(ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP384R1()))
 
     @property
@@ -95,7 +78,7 @@ class KeyPair:
     @cached_property
     def public(self) -> bytes:
         """The bytes of the public key."""
-        forms = flower().serialization
+        forms = library().serialization
         point = self.private.public_key().public_bytes(
             forms.Encoding.X962, forms.PublicFormat.CompressedPoint
         )
@@ -111,7 +94,7 @@ class KeyPair:
 
 def point_of(public: bytes) -> Any:
     """A public key from its bytes; ValueError for bytes that are none."""
-    ec = flower().ec
+    ec = library().ec
     if len(public) != PUBLIC:
         raise ValueError(f"a public key must have {PUBLIC} bytes, got {len(public)}")
     return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), public)
@@ -127,7 +110,7 @@ def decrypted(key: bytes, token: bytes) -> bytes:
     """The inverse; ValueError for what was not written with this key."""
     try:
         return bytes(flower().decrypt(key, base64.urlsafe_b64encode(token)))
-    except flower().InvalidToken:
+    except library().InvalidToken:
         raise ValueError("the text was not written with this key, or was changed") from None
 
 
@@ -158,14 +141,14 @@ KEY_SHARE = share_bytes(PRIVATE)
 
 def pack_shares(source: int, reader: int, seed: bytes, key: bytes) -> bytes:
     """A client's shares for one reader: of its seed and of its private key."""
-    return bytes(flower().join(source, reader, seed, key))
+    return bytes(flower().share_keys_plaintext_concat(source, reader, seed, key))
 
 
 def unpack_shares(text: bytes, source: int, reader: int) -> tuple[bytes, bytes]:
     """The inverse; ValueError for a text of another source, for another reader, or of no shares."""
     if len(text) != len(pack_shares(0, 0, bytes(SEED_SHARE), bytes(KEY_SHARE))):
         raise ValueError("the text must be two shares")
-    its_source, its_reader, seed, key = flower().separate(text)
+    its_source, its_reader, seed, key = flower().share_keys_plaintext_separate(text)
     if (its_source, its_reader) != (source, reader):
         raise ValueError("the shares are of another client, or for another one")
     if len(seed) != SEED_SHARE or len(key) != KEY_SHARE or seed[:4] != key[:4]:
@@ -189,7 +172,7 @@ def commitment(seed: bytes) -> bytes:
 
 def seed_key(seed: bytes) -> bytes:
     """The key of a mask from its seed."""
-    parts = flower()
+    parts = library()
     derive = parts.HKDF(parts.hashes.SHA256(), 32, None, b"idiolect secure sums, own mask")
     return bytes(derive.derive(seed))
 
@@ -201,6 +184,6 @@ def pair_key(agreed: bytes) -> bytes:
 
 def key_stream(key: bytes, length: int) -> bytes:
     """So many bytes of ChaCha20's key stream. Every key is used for one mask only."""
-    parts = flower()
+    parts = library()
     cipher = parts.Cipher(parts.ChaCha20(key, bytes(16)), mode=None)
     return bytes(cipher.encryptor().update(bytes(length)))

@@ -65,6 +65,18 @@ class SecureSums(Knobs):
             )
 
 
+def sums_note(sums: SecureSums, heard: int) -> str:
+    """What a reader of a result, or an owner of data, should know.
+
+    >>> sums_note(SecureSums(), 10).split(":")[1]
+    ' the server learns the sum of at least 7 of 10 messages, clipped to norm 1; all count alike'
+    """
+    return (
+        f"secure sums: the server learns the sum of at least {sums.least(heard)} of {heard} "
+        f"messages, clipped to norm {sums.clip:g}; all count alike"
+    )
+
+
 OFF = ("false", "no", "0")
 ON = ("true", "yes", "1")
 SECURE_SUMS: PartTable[SecureSums, SecureSums | None] = PartTable(
