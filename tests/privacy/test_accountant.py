@@ -39,9 +39,7 @@ def test_sampled_rounds_cost_what_the_library_says(noise, rate, rounds, delta):
 
 
 @pytest.mark.parametrize("noise, rate, rounds, delta", [s for s in SETTINGS if s[1] == 1])
-def test_rounds_that_are_known_cost_exactly_what_gaussian_mechanisms_do(
-    noise, rate, rounds, delta
-):
+def test_rounds_that_are_known_cost_exactly_what_gaussian_mechanisms_do(noise, rate, rounds, delta):
     epsilon = Accountant(noise).epsilon(rounds, delta)
     mu = math.sqrt(rounds) / noise  # Balle and Wang 2018, theorem 8
     exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)

@@ -35,9 +35,7 @@ def check_accounts(result: il.Result) -> None:
         heard = 4 * one.rounds
         if not account.plan.exposure.amplified:
             assert int(account.exposures.sum()) == heard
-        assert all(
-            row["epsilon"] >= one.privacy["epsilon"]["worst"] for row in one.history[-1:]
-        )
+        assert all(row["epsilon"] >= one.privacy["epsilon"]["worst"] for row in one.history[-1:])
 
 
 @pytest.mark.parametrize("privacy", ["central(noise=2)", "local(noise=2)"])
@@ -169,7 +167,13 @@ def test_repeats_over_the_data_have_an_account_each():
 
 @pytest.mark.parametrize("privacy", ["central(noise=2)", "local(noise=2)"])
 def test_hosts_in_other_processes_give_the_same_bits(privacy):
-    settings = {"rounds": 2, "hosts": 2, "model": nn.Linear(5, 3), "data": federation(), "sample": 3}
+    settings = {
+        "rounds": 2,
+        "hosts": 2,
+        "model": nn.Linear(5, 3),
+        "data": federation(),
+        "sample": 3,
+    }
     here, there = (
         run(privacy=privacy, engine=engine, **settings) for engine in ("local", "processes")
     )

@@ -56,12 +56,30 @@ class PrivacyAccount:
             raise RuntimeError(f"privacy: round {round + 1} would spend more than epsilon")
         self.log(round)
         self.begun += 1
-        self.exposures[exposed] += 1
+        self._expose(exposed)
 
     def count_killed(self, exposed: Tensor) -> None:
         """Add an exposure of these, of a round that was begun by a process that ended in it."""
         self.begun += 1
         self.killed += 1
+        self._expose(exposed)
+
+    def again(self, round: int, asked: Tensor) -> bool:
+        """Whether these clients may be asked for the messages of a round once more.
+
+        They would have other noise, unless that comes from the seed. It is written down, too.
+        """
+        plan = self.plan
+        if not plan.protection.at_client or not plan.source.secret:
+            return True
+        if not self.affords(asked):
+            return False
+        self.log(round)
+        self.begun += 1
+        self._expose(asked)
+        return True
+
+    def _expose(self, exposed: Tensor) -> None:
         self.exposures[exposed] += 1
 
     def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
@@ -153,12 +171,13 @@ class SampleAccount(PrivacyAccount):
     """The same where single samples are protected: every gradient of a client is an exposure.
 
     A client that was to train and has not reported may have sent its message all the same: it
-    counts with the most gradients that any client has reported. So does every round that was
-    killed.
+    counts with the most gradients that any client has reported. So does one of a round that was
+    killed, or whose message was asked for again.
     """
 
-    open: int = 0  # rounds begun, by this process or one that was killed, and not ended
     most: int = 0  # gradients that a client has taken in one round
+    # rounds by wire id whose gradients are not known; empty = none
+    unknown: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     _reported: set[int] = field(default_factory=set)
 
     @property
@@ -172,26 +191,27 @@ class SampleAccount(PrivacyAccount):
             "is part of its plan"
         )
 
+    def _expose(self, exposed: Tensor) -> None:
+        if not len(self.unknown):
+            self.unknown = torch.zeros_like(self.exposures)
+        self.unknown[exposed] += 1
+
     def begin(self, round: int, eligible: Tensor, heard: Tensor) -> None:
         self.log(round)
         self.begun += 1
-        self.open += 1
-
-    def count_killed(self, exposed: Tensor) -> None:
-        self.begun += 1
-        self.killed += 1
-        self.open += 1
 
     def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
         self.most = max(self.most, int(counts.max()) if len(counts) else 0)
-        self.exposures[wire_ids] += counts * self.open
+        self.exposures[wire_ids] += counts
         self._reported.update(wire_ids.tolist())
 
     def end(self, trained: Tensor) -> None:
         silent = [k for k in trained.tolist() if k not in self._reported]
-        self.exposures[silent] += self._most_per_round() * self.open
-        self.open = 0
+        self._expose(torch.tensor(silent, dtype=torch.int64))
         self._reported.clear()
+        if self.most:
+            self.exposures = torch.from_numpy(self._counts())
+            self.unknown = self.unknown[:0]
 
     def _most_per_round(self) -> int:
         """Gradients of a client in one round, as far as is known: as planned before the first."""
@@ -208,14 +228,25 @@ class SampleAccount(PrivacyAccount):
         return self.exposure.at_most(self.plan.noise, self._counts(), self.plan.delta)
 
     def _counts(self) -> np.ndarray:
-        return self.exposures.numpy()
+        known = self.exposures.numpy()
+        return known + self.unknown.numpy() * self._most_per_round() if len(self.unknown) else known
+
+    def save(self) -> tuple[State, dict[str, Any]]:
+        tensors, facts = super().save()
+        return {"exposures": torch.from_numpy(self._counts().copy())}, facts | {"most": self.most}
+
+    def load(self, tensors: State, facts: dict[str, Any], rounds: int) -> None:
+        super().load(tensors, facts, rounds)
+        if facts["most"] > MOST_GRADIENTS:
+            raise ValueError(f"privacy.most must be at most {MOST_GRADIENTS}")
+        self.most = facts["most"]
 
     def affords(self, exposed: Tensor) -> bool:
         plan = self.plan
         if not plan.epsilon or not len(exposed):
             return True
         after = self._counts().copy()
-        after[exposed.numpy()] += self._most_per_round() * (1 + self.open)
+        after[exposed.numpy()] += self._most_per_round()
         if bool((after <= self.exposure.planned).all()) and not plan.protection.noise:
             return True  # the noise was chosen for that
         return self.exposure.at_most(plan.noise, after, plan.delta, True) <= plan.epsilon
