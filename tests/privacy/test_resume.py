@@ -214,7 +214,7 @@ def test_more_rounds_with_noise_of_ones_own_spend_more(tmp_path):
 @pytest.mark.parametrize("change", [{"epsilon": 4.0}, {"delta": 1e-3}, {"privacy": "local"}])
 def test_another_budget_or_mechanism_does_not_continue_a_run(tmp_path, change):
     run(tmp_path / "run", epsilon=2.0, sample=4)
-    with pytest.raises(il.SettingError, match="resume: .* was made with another run"):
+    with pytest.raises(il.SettingError, match=r"resume: .* was made with another run"):
         run(tmp_path / "run", **{"epsilon": 2.0, "sample": 4, **change})
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.knobs import SettingError
 from ..core.types import State
 from ..privacy.clipping import clip_factors, clipped_sum, message_norms
 from ..privacy.noise import released
@@ -41,13 +40,16 @@ class PrivacyAccount:
         kind = cls if plan.samples is None else SampleAccount
         return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
 
-    def grow(self, clients: int) -> None:
-        """More clients have enrolled, `clients` in all.
+    def grow(self, sizes: list[int]) -> None:
+        """More clients have enrolled, with so many training samples each.
 
         One of them may have been heard in a round that was killed before it was in a checkpoint.
         """
-        new = self.exposures.new_full((clients - len(self.exposures),), self.killed)
+        new = self.exposures.new_full((len(sizes),), self._of_newcomer())
         self.exposures = torch.cat([self.exposures, new])
+
+    def _of_newcomer(self) -> int:
+        return self.killed
 
     def begin(self, round: int, eligible: Tensor, heard: Tensor) -> None:
         """A round is opened; it is written down before anything is sent."""
@@ -185,11 +187,14 @@ class SampleAccount(PrivacyAccount):
         assert self.plan.samples is not None
         return self.plan.samples
 
-    def grow(self, clients: int) -> None:
-        raise SettingError(
-            "privacy: clients cannot join a run with privacy 'samples': how many samples each has "
-            "is part of its plan"
-        )
+    def grow(self, sizes: list[int]) -> None:
+        super().grow(sizes)
+        self.plan = replace(self.plan, samples=self.exposure.grown(np.array(sizes)))
+        if len(self.unknown):
+            self.unknown = torch.cat([self.unknown, self.unknown.new_zeros(len(sizes))])
+
+    def _of_newcomer(self) -> int:
+        return self.killed * self._most_per_round()
 
     def _expose(self, exposed: Tensor) -> None:
         if not len(self.unknown):
@@ -232,7 +237,7 @@ class SampleAccount(PrivacyAccount):
         return known + self.unknown.numpy() * self._most_per_round() if len(self.unknown) else known
 
     def save(self) -> tuple[State, dict[str, Any]]:
-        tensors, facts = super().save()
+        _, facts = super().save()
         return {"exposures": torch.from_numpy(self._counts().copy())}, facts | {"most": self.most}
 
     def load(self, tensors: State, facts: dict[str, Any], rounds: int) -> None:

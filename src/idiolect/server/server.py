@@ -106,13 +106,15 @@ class Server:
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
         """New clients, from the next round on; their wire ids. `weights`: see `Roster.enrol`."""
+        if self.privacy is not None:  # every client counts alike
+            weights = [1.0] * len(ids)
         own_weights = self.roster.own_weights or self.roster.weights is None
         wire_ids = self.roster.enrol(ids, samples, weights=weights, own_weights=own_weights)
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
         self.rows.grow(len(self.roster))
         if self.privacy is not None:
-            self.privacy.grow(len(self.roster))
+            self.privacy.grow(samples)
         return wire_ids
 
     def _fresh_rows(self, wire_ids: Tensor) -> State:
