@@ -169,7 +169,7 @@ def messages(reply) -> tuple[np.ndarray, torch.Tensor]:
 
 
 def test_a_site_clips_and_adds_noise_itself_and_tells_no_sizes(tmp_path):
-    at, server = site(tmp_path, "local(noise=2, clip=0.5)")
+    _, server = site(tmp_path, "local(noise=2, clip=0.5)")
     server.enter()
     heads, numbers = messages(server.round(0))
     assert heads["weight"].tolist() == [1.0] * 4
@@ -180,7 +180,7 @@ def test_a_site_clips_and_adds_noise_itself_and_tells_no_sizes(tmp_path):
 def test_noise_of_a_site_is_secret_whatever_the_server_proposes(tmp_path):
     seen = []
     for k in range(2):
-        at, server = site(tmp_path, LOCAL, name=f"s{k}", noise_source="seed")
+        _, server = site(tmp_path, LOCAL, name=f"s{k}", noise_source="seed")
         server.enter()
         seen.append(messages(server.round(0))[1])
     assert not bool((seen[0] == seen[1]).any())
