@@ -26,7 +26,9 @@ def protections() -> str:
     for name in PROTECTIONS.built_in:
         kind = PROTECTIONS.find(name)
         adds = (kind.__doc__ or "").split(":")[0]
-        sampling = "no" if kind.at_client else "yes, with `--selection poisson`"
+        sampling = "no" if kind.at_client or kind.in_sums else "yes, with `--selection poisson`"
+        if kind.unit == "sample":
+            sampling = "yes, of samples in mini-batches"
         cells = (f"`{name}`", adds, kind.against, kind.trusted, sampling)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -95,8 +95,8 @@ def batch_of(case: Case) -> Batch:
     return Batch(inputs, targets, weights, torch.zeros(case.clients, dtype=torch.int64))
 
 
-def noise(shape: torch.Size, batch: Batch) -> Tensor:
-    return torch.randn(shape)
+def noise(sums: Tensor, batch: Batch) -> Tensor:
+    return sums + torch.randn(sums.shape)
 
 
 def plain_step(modules: list[nn.Module], batch: Batch) -> Callable[[], None]:

@@ -70,7 +70,7 @@ def test_numbers_whose_squares_float32_does_not_hold_are_clipped_like_others():
     assert float(clipped_sum(up["x"], None, factors).norm()) == pytest.approx(2.0, rel=1e-3)
 
 
-# -- the norm that follows a quantile --------------------------------------------------------------
+# -- the norm that follows a quantile ------------------------------------------------------------
 @pytest.mark.parametrize("noise", [0.3, 1.0, 8.0])
 @pytest.mark.parametrize("sample", [1, 10, 1000])
 def test_the_noise_of_update_and_count_together_cost_what_one_mechanism_does(noise, sample):

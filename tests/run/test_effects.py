@@ -39,6 +39,7 @@ VALUES: dict[str, Any] = {  # where a value cannot be made from the field's own 
     "augment": "flip",
     "selection": "power-of-choice",
     "privacy": "local(noise=1)",
+    "secure_sums": "secagg(clip=0.1)",
 }
 BASES: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {}),

@@ -249,7 +249,8 @@ class Host:
     def _weights(self, rows: Tensor) -> np.ndarray:
         """What messages of these clients weigh; 1 where how many samples they have would tell."""
         samples = self.samples[rows].numpy()
-        return samples if self.settings.message_noise is None else np.ones_like(samples)
+        noisy = self.settings.message_noise is not None or self.contract.noise is not None
+        return np.ones_like(samples) if noisy else samples
 
     def protected(self, rows: Tensor, up: State, reference: State, version: int) -> State:
         """The messages with each client's own noise, where clients add it."""

@@ -1,21 +1,23 @@
-"""Differential privacy: who is protected from whom, clipping, noise, and what has been spent."""
+"""Privacy: what messages may tell of a client, to whom, and what has been spent."""
 
 from .accountant import Accountant, Exposure
 from .clipping import AdaptiveClip, clip_factors, message_norms
 from .noise import Noise
 from .plan import Mechanism
-from .protection import PROTECTIONS, Central, Local, Protection
+from .protection import PROTECTIONS, Central, Distributed, Local, Protection, Samples
 
 __all__ = [
     "PROTECTIONS",
     "Accountant",
     "AdaptiveClip",
     "Central",
+    "Distributed",
     "Exposure",
     "Local",
     "Mechanism",
     "Noise",
     "Protection",
+    "Samples",
     "clip_factors",
     "message_norms",
 ]

@@ -53,7 +53,8 @@ class Noise:
     ) -> Tensor:  # -> float64[rows, count]
         """Standard normal numbers; what they are for counts where they come from the seed."""
         if not self.secret:
-            keys = streams.keys(self.seed, f"noise {purpose}", turn, clients)
+            own = np.arange(rows, dtype=np.uint64) if clients is None else clients
+            keys = streams.keys(self.seed, f"noise {purpose}", turn, own)
             return torch.from_numpy(streams.normal(keys, count))
         pairs = (rows * count + 1) // 2
         words = torch.frombuffer(bytearray(self.entropy(16 * pairs)), dtype=torch.int64)

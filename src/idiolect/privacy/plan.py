@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
+from ..core.knobs import SettingError
 from ..core.streams import Keys
 from ..core.types import State
 from ..task.sample_clipping import SampleClipping
@@ -14,6 +18,9 @@ from .clipping import AdaptiveClip, clip_factors, message_norms
 from .noise import Noise, released
 from .protection import Central, Protection
 from .samples import SampleExposure, sample_clipping
+from .sums.grid import Grid
+
+FEWEST_STEPS = 4  # of the grid, to the standard deviation of a share of noise
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,31 @@ class MessageNoise:
             private = released(changes, noise.to(rows.device), self.sigma)
             messages[name] = own + private.to(rows.dtype)
         return messages
+
+
+@dataclass(frozen=True)
+class SharedNoise:
+    """The share of each client in the noise of a secure sum: at least `least` shares count.
+
+    A share is rounded to whole steps of the grid. The sum of n rounded shares is, but for less
+    than 10^-60 in total variation where a share is of four steps or more, the rounded sum of one
+    Gaussian of their joint variance and of n - 1 uniform numbers: what is proved of the Gaussian
+    holds.
+    """
+
+    multiplier: float  # z, of the sum of `least` clients
+    least: int
+    noise: Noise = field(repr=False)
+
+    def steps(self, rows: int, grid: Grid, keys: Callable[[], Keys]) -> Tensor:  # -> int64[rows, m]
+        share = self.multiplier * grid.norm / math.sqrt(self.least)
+        if share < FEWEST_STEPS:
+            raise SettingError(
+                f"secure_sums: bits must leave at least {FEWEST_STEPS} steps to each client's "
+                f"share of the noise, got {share:.3g} with {grid.bits} bits"
+            )
+        normal = self.noise.normal(rows, grid.numbers, "share", 0, keys())
+        return normal.mul_(share).round_().long()
 
 
 @dataclass(frozen=True)
@@ -65,6 +97,7 @@ class PrivacyPlan:
     """A protection with its noise known, and how often a round may touch a client."""
 
     protection: Protection
+    clip: float  # C: where it moves, of the first round
     noise: float  # z
     delta: float
     epsilon: float  # the budget of every client; 0 = none, what is spent is counted
@@ -78,6 +111,7 @@ class PrivacyPlan:
     def of(
         cls,
         protection: Protection,
+        clip: float,
         epsilon: float,
         delta: float,
         exposure: Exposure,
@@ -92,12 +126,14 @@ class PrivacyPlan:
             noise = samples.calibrated(epsilon, delta)
         elif not noise:
             noise = calibrated_noise(epsilon, delta, exposure)
-        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source, samples)
+        how = (protection, clip, noise, delta, epsilon, exposure)
+        return cls(*how, sample, clients, source, samples)
 
     @classmethod
     def begun(
         cls,
         protection: Protection,
+        clip: float,
         epsilon: float,
         delta: float,
         mechanism: Mechanism,
@@ -108,13 +144,19 @@ class PrivacyPlan:
         exposure = Exposure(mechanism.rate, mechanism.rounds)
         sample, clients = mechanism.sample, mechanism.clients
         noise = mechanism.noise
-        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source, samples)
+        how = (protection, clip, noise, delta, epsilon, exposure)
+        return cls(*how, sample, clients, source, samples)
 
     @property
     def mechanism(self) -> Mechanism:
         """What a run begins with, and keeps."""
         exposure = self.exposure
         return Mechanism(self.noise, exposure.rate, exposure.rounds, self.sample, self.clients)
+
+    @property
+    def at_server(self) -> bool:
+        """Whether the server adds the noise."""
+        return not (self.protection.at_client or self.protection.in_sums)
 
     @property
     def accountant(self) -> Accountant:
@@ -133,7 +175,13 @@ class PrivacyPlan:
         p = self.protection
         if not p.at_client or p.unit != "client":
             return None
-        return MessageNoise(p.clip, self.noise * p.sensitivity(p.clip), self.source)
+        return MessageNoise(self.clip, self.noise * p.sensitivity(self.clip), self.source)
+
+    def shared_noise(self, least: int) -> SharedNoise | None:
+        """What clients add to messages of secure sums of which at least so many count."""
+        if not self.protection.in_sums:
+            return None
+        return SharedNoise(self.noise, least, self.source)
 
     @property
     def sample_clipping(self) -> SampleClipping | None:
@@ -141,7 +189,7 @@ class PrivacyPlan:
         p = self.protection
         if p.unit != "sample":
             return None
-        return sample_clipping(p.clip, self.noise, self.source)
+        return sample_clipping(self.clip, self.noise, self.source)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for a record."""
@@ -158,6 +206,6 @@ class PrivacyPlan:
             "sampling": "poisson" if self.exposure.amplified or self.samples else "known",
             "rate": self.exposure.rate,
             "source": self.source.source,
-            "clip": p.clip,
+            "clip": self.clip,
             "adaptive": p.adaptive,
         }

@@ -13,10 +13,15 @@ Central(noise=0.0, clip=0.5, quantile=0.5, clip_rate=0.2)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..core.knobs import Knobs, OtherThan, knob
 from ..core.registry import PartTable
+
+
+def clip_knob() -> Any:
+    """C of whole messages."""
+    return knob(1.0, "C, largest norm of a message, as a change of what was sent", above=0)
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Protection(Knobs):
     trusted: ClassVar[str] = ""  # whom it does not protect from, in words
     neighbours: ClassVar[str] = ""  # what one client may change, in words
     at_client: ClassVar[bool] = False  # messages are private before they leave their client
+    in_sums: ClassVar[bool] = False  # clients share the noise of a secure sum
     unit: ClassVar[str] = "client"  # who is protected: a client with all of its data, or a sample
 
     noise: float = knob(
@@ -36,7 +42,6 @@ class Protection(Knobs):
         "0 = as little as epsilon allows over the planned rounds",
         low=0,
     )
-    clip: float = knob(1.0, "C, largest norm of a message, as a change of what was sent", above=0)
 
     def sensitivity(self, clip: float) -> float:
         """How far one client moves what is released, in L2, at a clipping norm."""
@@ -57,6 +62,7 @@ class Central(Protection):
     trusted: ClassVar[str] = "the server, which sees each clipped message"
     neighbours: ClassVar[str] = "with what one client sends, or with nothing in its place"
 
+    clip: float = clip_knob()
     quantile: float = knob(
         0.5,
         "C follows this quantile of the messages' norms, by a noisy count whose small part of the "
@@ -77,6 +83,23 @@ class Central(Protection):
 
 
 @dataclass(frozen=True)
+class Distributed(Protection):
+    """Every client adds its share of noise to a secure sum: protects from the server too.
+
+    C is that of `secure_sums`, which clips the same messages.
+    """
+
+    title: ClassVar[str] = "distributed"
+    against: ClassVar[str] = "everyone, the server included, which sees sums alone"
+    trusted: ClassVar[str] = (
+        "the other clients of a round, to add their shares of the noise: of those that collude "
+        "with the server none counts"
+    )
+    neighbours: ClassVar[str] = "with a message or with none"
+    in_sums: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class Local(Protection):
     """Every client adds noise to its own message: protects from everyone, the server too."""
 
@@ -85,6 +108,8 @@ class Local(Protection):
     trusted: ClassVar[str] = "nobody"
     neighbours: ClassVar[str] = "any message in place of another"
     at_client: ClassVar[bool] = True
+
+    clip: float = clip_knob()
 
     def sensitivity(self, clip: float) -> float:
         """Two messages of norm C are at most 2 C apart."""
@@ -108,7 +133,7 @@ class Samples(Protection):
 PROTECTIONS: PartTable[Protection, Protection | None] = PartTable(
     "privacy",
     "idiolect.protections",
-    {part.title: part for part in (Central, Local, Samples)},
+    {part.title: part for part in (Central, Distributed, Local, Samples)},
     Protection,
     empty=lambda: None,
 )

@@ -14,6 +14,7 @@ from .noise import Noise, released
 
 WIDTHS = (1.001, 1.02, 1.1, 1.3, 2.0, 4.0, 16.0, 256.0)  # of rates that are counted as one
 MOST_GROUPS = 8
+ROUNDED = 1 + 2.0**-11  # the norm of a clipped gradient may be this much too large, in float32
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class GradientNoise:
 
 def sample_clipping(clip: float, multiplier: float, noise: Noise) -> SampleClipping:
     """What clients do to every gradient."""
-    return SampleClipping(clip, GradientNoise(multiplier * clip, noise))
+    return SampleClipping(clip, GradientNoise(multiplier * clip * ROUNDED, noise))
 
 
 @dataclass(frozen=True)

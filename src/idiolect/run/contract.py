@@ -45,7 +45,12 @@ def build_contract(
     if optimizer.state == "private":
         method = WithOptimizerState(method, optimizer)
     method = with_statistics(method, task, settings.statistics)
-    contract = Contract(method, task, settings.channel, run, settings_digest(settings), layouts)
+    digest = settings_digest(settings)
+    sums = settings.secure_sums
+    noise = None
+    if privacy is not None and sums is not None:
+        noise = privacy.shared_noise(sums.least(privacy.sample))
+    contract = Contract(method, task, settings.channel, run, digest, layouts, sums, noise)
     metrics = in_use(settings.metrics, settings.metric, classes, task.criterion.name, positive)
     return contract, HostSettings(
         batch=settings.batch,

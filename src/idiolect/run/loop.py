@@ -388,17 +388,17 @@ class SeedRun:
         """Why the run ends here; "" while it continues."""
         s = self.settings
         history = self.history
-        done = self.session.rounds >= s.rounds
-        if self._diverged(done):
+        complete = self.session.rounds >= s.rounds
+        if self._diverged(complete):
             return DIVERGED
-        if done:
+        if complete:
             return "rounds"
         if self.record.stopped == BY_CALLBACK:
             return BY_CALLBACK
         if not self.session.server.affords_round():
             return BUDGET_SPENT
-        sent = self.session.server.ledger.bytes
-        if s.bytes and sent + self.session.engine.round_bytes() > s.bytes:
+        traffic = self.session.server.ledger.bytes
+        if s.bytes and traffic + self.session.engine.round_bytes() > s.bytes:
             return "bytes"
         if s.target_value is not None:
             figure = self._figure()

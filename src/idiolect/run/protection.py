@@ -56,7 +56,7 @@ def check_privacy(parts: RunParts) -> None:
         for group in parts.each_group:
             check_task(group.first_task)
     link = Link.fit(s.channel, method, task)
-    if link.aggregate_stage is not None and not s.privacy.at_client:
+    if link.aggregate_stage is not None and s.noise_by_server:
         raise SettingError(
             f"channel must decode each message by itself with privacy {text!r}, whose server clips "
             "each of them; this one decodes the sum of a round's messages"
@@ -92,6 +92,7 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
     protection = s.privacy
     assert protection is not None
     by_sample = protection.unit == "sample"
+    clip = s.secure_sums.clip if protection.in_sums else protection.clip  # type: ignore[union-attr,attr-defined]
     source = Noise(s.noise_source, seed)
     if begun is not None:
         samples = (
@@ -99,8 +100,8 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
             if by_sample
             else None
         )
-        return PrivacyPlan.begun(protection, s.epsilon, s.delta, begun, source, samples)
-    poisson = isinstance(s.selection, Poisson) and not protection.at_client and sample < eligible
+        return PrivacyPlan.begun(protection, clip, s.epsilon, s.delta, begun, source, samples)
+    poisson = isinstance(s.selection, Poisson) and s.noise_by_server and sample < eligible
     if (poisson or by_sample) and 0 < protection.noise < LEAST_NOISE:
         raise SettingError(
             f"privacy: noise must be 0 or a number >= {LEAST_NOISE:g} with Poisson sampling, "
@@ -111,7 +112,7 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
     exposure = Exposure(sample / eligible if poisson else 1.0, rounds)
     samples = sample_exposure(parts, rounds) if by_sample else None
     plan = PrivacyPlan.of(
-        *(protection, s.epsilon, s.delta, exposure, sample, eligible, source, samples)
+        *(protection, clip, s.epsilon, s.delta, exposure, sample, eligible, source, samples)
     )
     one_round = 0.0 if by_sample else plan.accountant.epsilon(1, s.delta)
     if s.epsilon and one_round > s.epsilon:
@@ -124,9 +125,16 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
 
 def check_noise_is_given(s: Settings) -> None:
     """Refuse noise that each site of a deployment would not know."""
-    if s.privacy is None or s.privacy.noise:
+    if s.privacy is None:
         return
     text = PROTECTIONS.text(s.privacy)
+    if s.privacy.in_sums:
+        raise SettingError(
+            f"privacy must be central, local or samples in a deployment, got {text!r}: how many "
+            "clients share the noise must be known to each site before any of them comes"
+        )
+    if s.privacy.noise:
+        return
     example = f"{s.privacy.title}(noise=2)"
     enough = ""
     if s.epsilon and s.privacy.unit == "client":
@@ -164,8 +172,8 @@ def privacy_of_site(
         check_task(task)
         samples = SampleExposure.of(sizes, s.batch)
     mechanism = Mechanism(s.privacy.noise, 1.0, s.rounds, 1, max(len(sizes), 1))
-    source = Noise("secret")
-    return PrivacyPlan.begun(s.privacy, s.epsilon, s.delta, mechanism, source, samples)
+    source, clip = Noise("secret"), s.privacy.clip  # type: ignore[attr-defined]
+    return PrivacyPlan.begun(s.privacy, clip, s.epsilon, s.delta, mechanism, source, samples)
 
 
 def sample_exposure(parts: RunParts, rounds: int) -> SampleExposure:

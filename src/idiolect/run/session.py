@@ -121,7 +121,7 @@ class Session:
         federation, settings = parts.federation, parts.settings
         self.seed = seed
         self.settings = settings
-        self.people = People.of(federation, settings, seed)
+        self.people = parts.people_of(seed)
         tests = federation.sizes("test")[self.people.evaluated]
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
         # from an earlier stage, not from a new model; its start is given here or in a checkpoint

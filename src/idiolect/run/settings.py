@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -31,6 +32,7 @@ from ..host.metrics import (
 from ..methods.batchnorm import CHOICES as STATISTICS
 from ..privacy.noise import SOURCES
 from ..privacy.protection import PROTECTIONS, Central, Protection
+from ..privacy.sums.setting import SecureSums, parse_sums, sums_text
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
@@ -202,11 +204,16 @@ class Optimisation(Knobs):
     """How clients and server step, whatever the method."""
 
     batch: int = knob(
-        64, "mini-batch size", low=1, high=10**9, acts_with={"batching": ("replace", "epochs")}
+        64,
+        "mini-batch size",
+        low=1,
+        high=10**9,
+        acts_with={"batching": ("replace", "epochs", "poisson")},
     )
     batching: str = knob(
         "replace",
-        "mini-batches with replacement, without (epochs), or all data (full)",
+        "mini-batches with replacement, without (epochs), all data (full), or each sample by "
+        "itself (poisson)",
         choices=BATCHING,
     )
     augment: Augmentation = knob(
@@ -306,6 +313,15 @@ class Communication(Knobs):
         "'bucketing(size=2) + trimmed-mean(f=1)'; see: rules",
         parse=RULES.parse,
         write=RULES.text,
+        roles=(MESSAGES,),
+    )
+    secure_sums: SecureSums | None = knob(
+        None,
+        "the server learns the sum of a round's messages, and none of them by itself: true, or "
+        "'secagg(clip=0.5, survivors=0.8)'",
+        parse=parse_sums,
+        write=sums_text,
+        takes=(bool,),
         roles=(MESSAGES,),
     )
 
@@ -459,7 +475,8 @@ class Privacy(Knobs):
     privacy: Protection | None = knob(
         None,
         "who adds noise to clipped messages: 'central' (the server: protects from whoever sees "
-        "models), or 'local' (each client: protects from the server too); see: list protections",
+        "models), 'distributed' (clients, in secure sums), 'local' (each client by itself), or "
+        "'samples' (each client, to every gradient: protects samples); see: list protections",
         parse=PROTECTIONS.parse,
         write=PROTECTIONS.text,
         roles=(MESSAGES,),
@@ -488,6 +505,12 @@ class Privacy(Knobs):
         acts_with={"privacy": OtherThan(None)},
         refused_in={"deployment": "noise that can be repeated protects nobody"},
     )
+
+    @property
+    def noise_by_server(self) -> bool:
+        """Whether the server adds noise."""
+        p = self.privacy
+        return p is not None and not (p.at_client or p.in_sums)
 
 
 @dataclass(frozen=True)
@@ -658,7 +681,7 @@ SECTIONS: tuple[type[Knobs], ...] = (
 )
 
 
-__all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "fixed_on_resume"]
+__all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "default_settings", "fixed_on_resume"]
 
 
 @dataclass(frozen=True)
@@ -750,6 +773,22 @@ class Settings(
                 f"epsilon must be a number > 0 with privacy {text!r}, got 0: or say how much noise "
                 "there is, e.g. 'central(noise=1)'"
             )
+        if self.privacy.in_sums != (self.secure_sums is not None):
+            needed = (
+                f"secure_sums must be given with privacy {text!r}, got none: without them the "
+                "server would see messages with a share of the noise each; e.g. 'secagg(clip=1)'"
+                if self.privacy.in_sums
+                else f"privacy must be 'distributed' with secure_sums, got {text!r}: the server "
+                "cannot clip what it does not see, and messages with noise of their own would be "
+                "clipped again"
+            )
+            if self.privacy.in_sums or not self.privacy.unit == "sample":
+                raise SettingError(needed)
+        if self.privacy.in_sums and isinstance(self.selection, Poisson):
+            raise SettingError(
+                f"selection must be 'uniform' with privacy {text!r}, got 'poisson': how many share "
+                "the noise must be known"
+            )
         where = f"with privacy {text!r}" + (f" (epsilon {self.epsilon:g})" if self.epsilon else "")
         for name, plain, reason in (
             ("patience", 0, "when a run stops would depend on figures without noise"),
@@ -771,12 +810,12 @@ class Settings(
                 f"{SELECTIONS.text(self.selection)!r}: candidates would send their losses as they "
                 "are"
             )
-        if self.bytes and isinstance(self.selection, Poisson) and not self.privacy.at_client:
+        if self.bytes and isinstance(self.selection, Poisson) and self.noise_by_server:
             raise SettingError(
                 f"bytes must be 0 {where} and selection 'poisson', got {self.bytes}: when a run "
                 "stops would depend on how many clients were heard, which is secret"
             )
-        if self.rule != Mean() and not self.privacy.at_client:
+        if self.rule != Mean() and self.noise_by_server:
             raise SettingError(
                 f"rule must be 'mean' {where}, got {RULES.text(self.rule)!r}: noise covers the sum "
                 "of messages, and this rule looks at single ones; with privacy 'local' any rule "
@@ -845,6 +884,12 @@ class Settings(
             self.weight_decay,
             seed,
         )
+
+
+@lru_cache(maxsize=1)
+def default_settings() -> Settings:
+    """The settings of a run that sets none."""
+    return Settings()
 
 
 def fixed_on_resume(schedule: str = "constant") -> tuple[str, ...]:

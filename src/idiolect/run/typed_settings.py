@@ -14,6 +14,7 @@ from ..channels.stage import Stage
 from ..engine.delays import Delays
 from ..host.metrics.metric import Metric
 from ..privacy.protection import Protection
+from ..privacy.sums.setting import SecureSums
 from ..server.asynchronous import Staleness
 from ..server.rules.rule import Rule
 from ..server.selection import ClientSelection
@@ -58,6 +59,7 @@ class RunSettings(TypedDict, total=False):
     statistics: str
     channel: Channel | Stage | str
     rule: Rule | str
+    secure_sums: SecureSums | bool | str | None
     engine: str
     timing: str
     delays: Delays | str | None

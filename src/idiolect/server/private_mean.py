@@ -38,7 +38,7 @@ class PrivacyAccount:
     def new(cls, plan: PrivacyPlan, clients: int) -> PrivacyAccount:
         """Of clients that have spent nothing."""
         kind = cls if plan.samples is None else SampleAccount
-        return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
+        return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.clip)
 
     def grow(self, sizes: list[int]) -> None:
         """More clients have enrolled, with so many training samples each.
@@ -72,7 +72,7 @@ class PrivacyAccount:
         They would have other noise, unless that comes from the seed. It is written down, too.
         """
         plan = self.plan
-        if not plan.protection.at_client or not plan.source.secret:
+        if plan.at_server or not plan.source.secret:
             return True
         if not self.affords(asked):
             return False

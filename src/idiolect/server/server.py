@@ -96,7 +96,7 @@ class Server:
         self.ledger = Ledger(len(roster), more=contract.method.traits.counters)
         self.privacy = PrivacyAccount.new(privacy, len(roster)) if privacy else None
         self.private_mean: PrivateMean | None = None  # where the server adds the noise
-        if self.privacy is not None and not self.privacy.plan.protection.at_client:
+        if self.privacy is not None and self.privacy.plan.at_server:
             self.private_mean = PrivateMean(self.privacy)
         self.plan = StreamingPlan.of(contract, rule, sample, memory, self.private_mean is not None)
         self._clients = int(roster.eligible.sum())  # N when the run started
@@ -131,12 +131,8 @@ class Server:
     # -- a round ---------------------------------------------------------------------------------
     def candidates(self) -> Tensor | None:  # -> int64, increasing
         """Whom to ask for the loss of the shared model before the next round; None for nobody."""
-        if self.taking_part is not None:
-            return None
-        pool = self._pool(self.rounds)
-        if not self.contract.up.length:
-            return None
-        if not self.selection.most_asked(pool.sample, len(pool.eligible)):
+        asks = self.selection.asks and self.taking_part is None and self.contract.up.length
+        if not asks or not self.selection.most_asked(self.sample, int(self.roster.eligible.sum())):
             return None
         return self._sampled(self.rounds)
 
@@ -433,7 +429,7 @@ class Server:
         """How messages of a version would be combined, from the server as it is now."""
         contract = self.contract.of(self.version if version is None else version)
         rule_state = under(self.rule_state, _of_rule(contract))
-        before = Outcome(self.state, self.channel_state, rule_state, rows=self.rows.all())
+        before = Outcome(self.state, self.channel_state, rule_state, rows=self._rows_of_all())
         own_weights = self.roster.own_weights
         return Aggregation(
             contract,
@@ -457,7 +453,11 @@ class Server:
 
     def method_state(self) -> State:
         """The server's state as the method knows it, with the rows of all clients."""
-        return self.step.method_state(self.state) | self.rows.all()
+        return self.step.method_state(self.state) | self._rows_of_all()
+
+    def _rows_of_all(self) -> State:
+        """What the method keeps for each client."""
+        return self.rows.all() if self.contract.keeps_rows else {}
 
     # -- messages --------------------------------------------------------------------------------
     @property
@@ -524,9 +524,10 @@ class Server:
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
         down = sum(one.down.length + one.addressed.length for one in exchanges)
-        asked = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
-        questions = (contract.down.length + ANSWER.length) * asked if up else 0
-        return questions + down * trained + (up + self._second_exchange_bytes) * self.sample
+        candidate_count = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
+        questions = (contract.down.length + ANSWER.length) * candidate_count if up else 0
+        up += self._second_exchange_bytes + sum(self.contract.sum_bytes(self.sample))
+        return questions + down * trained + up * self.sample
 
     @cached_property
     def _second_exchange_bytes(self) -> int:

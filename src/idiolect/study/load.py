@@ -74,23 +74,23 @@ def load(
     return Result(record, models, identity, federation)
 
 
-def _tasks(given: AnyModel, identity: RunIdentity) -> AnyTask:
+def _tasks(source: AnyModel, identity: RunIdentity) -> AnyTask:
     """A task, or one for each group of a run whose clients had unlike models."""
     groups = identity.model.get(GROUPS, {})
-    if isinstance(given, Sequence):
-        given = TaskGroups(given)
-    if isinstance(given, TaskGroups) != bool(groups):
+    if isinstance(source, Sequence):
+        source = TaskGroups(source)
+    if isinstance(source, TaskGroups) != bool(groups):
         had = f"groups of clients with unlike models ({', '.join(groups)})" if groups else "one"
         raise SettingError(f"task: the run had {had}; give that")
-    if not isinstance(given, TaskGroups):
-        return _task(given, identity.model)
-    if set(given.names) != set(groups):
+    if not isinstance(source, TaskGroups):
+        return _task(source, identity.model)
+    if set(source.names) != set(groups):
         raise SettingError(
             f"task: groups must be those of the run, {', '.join(groups)}, "
-            f"got {', '.join(given.names)}"
+            f"got {', '.join(source.names)}"
         )
-    tasks = {name: _task(model, groups[name]) for name, model in given.models.items()}
-    return TaskGroups({name: tasks[name] for name in given.names}, given.clients)
+    tasks = {name: _task(model, groups[name]) for name, model in source.models.items()}
+    return TaskGroups({name: tasks[name] for name in source.names}, source.clients)
 
 
 def _task(model_or_task: OneModel, facts: dict[str, Any]) -> Task:

@@ -66,8 +66,8 @@ class SampleClipping:
         if int(batch.uses) >= self.uses:
             raise SettingError(
                 f"sample clipping: a mini-batch is for {self.uses} gradient(s) here, and the "
-                "method asks for one more; draw another (fresh=true, same_batch=false), or have "
-                "more uses accounted"
+                "method asks for one more; it must draw another (fresh=true of lp-proj, "
+                "same_batch=false of others)"
             )
         batch.uses.add_(1)
 

@@ -138,7 +138,7 @@ class Preview:
             "against": p.against,
             "trusted": p.trusted,
             "noise": p.noise,
-            "clip": p.clip,
+            "clip": getattr(p, "clip", None),
             "delta": terms.delta,
             "budget": terms.epsilon,
             "at_site": p.at_client,
@@ -212,9 +212,11 @@ def _allowed(facts: dict[str, Any]) -> str:
     caps = [f"{most:,} {name}" for name, most in facts["caps"].items()]
     caps = caps if "rounds" in facts["caps"] else ["ANY NUMBER OF ROUNDS", *caps]
     words = f"{', '.join(caps)}, ever; batches of at least {facts['min_batch']}"
-    left = facts["rounds_left"]
-    if left is not None and left < facts["rounds"]:
-        words += f". CAREFUL: {plural(left, 'round')} of these are left; max_rounds allows more"
+    remainder = facts["rounds_left"]
+    if remainder is not None and remainder < facts["rounds"]:
+        words += (
+            f". CAREFUL: {plural(remainder, 'round')} of these are left; max_rounds allows more"
+        )
     return words
 
 

@@ -250,6 +250,8 @@ class Usage:
     # run -> what it has spent of privacy; runs without any are left out
     privacy: dict[str, RunSpent] = field(default_factory=dict)
     uncovered: int = 0  # orders to train of runs without privacy
+    # run -> the last round whose secure sum this site has helped to open, or -1
+    opened: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counts = [v for v in (*vars(self).values(), *self.metrics.values()) if isinstance(v, int)]
