@@ -11,7 +11,7 @@ from idiolect.privacy.noise import Noise, grid_of, released
 
 @pytest.mark.parametrize("source", ["secret", "seed"])
 def test_numbers_are_standard_normal_and_independent(source):
-    x = Noise(source).normal(2, 100_001)
+    x = Noise(source).normal(2, 100_001, "x", 0, streams.name_keys(["a", "b"]))
     for row in x:
         assert stats.kstest(row.numpy(), "norm").pvalue > 1e-4
         assert abs(float(row.std()) - 1) < 0.01

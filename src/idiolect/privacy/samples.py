@@ -44,12 +44,19 @@ class SampleExposure:
     rates: np.ndarray  # float64[N]: q_i = B / n_i, at most 1
     # int64[N]: gradients that each client takes in the planned rounds; zeros where that is unknown
     planned: np.ndarray
+    batch: int  # B
 
     @classmethod
     def of(cls, sizes: np.ndarray, batch: int) -> SampleExposure:
         """By the numbers of training samples, without a plan."""
         rates = np.minimum(1.0, batch / np.maximum(sizes, 1))
-        return cls(rates, np.zeros(len(sizes), dtype=np.int64))
+        return cls(rates, np.zeros(len(sizes), dtype=np.int64), batch)
+
+    def grown(self, sizes: np.ndarray) -> SampleExposure:
+        """With more clients, which were not planned for."""
+        more = SampleExposure.of(sizes, self.batch)
+        rates = np.concatenate([self.rates, more.rates])
+        return SampleExposure(rates, np.concatenate([self.planned, more.planned]), self.batch)
 
     def worst(self, noise: float, counts: np.ndarray, delta: float) -> float:
         """ε of the client that has spent most after so many gradients each.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,9 @@ from ..core.knobs import SettingError
 from ..core.text import warn
 from ..host.host import Host
 from ..host.lazy_federation import LazyFederation
+from ..method import Method
 from ..methods import name_of
-from ..privacy.accountant import LEAST_NOISE, Exposure
+from ..privacy.accountant import LEAST_NOISE, Exposure, calibrated_noise, library
 from ..privacy.coverage import why_not
 from ..privacy.noise import Noise
 from ..privacy.plan import Mechanism, PrivacyPlan
@@ -24,6 +26,7 @@ from ..server.roster import Roster
 from ..server.selection import Poisson
 from ..server.server import Server
 from ..task.sample_clipping import check_task
+from ..task.task import Task
 from .contract import build_contract
 from .settings import Settings
 
@@ -49,7 +52,9 @@ def check_privacy(parts: RunParts) -> None:
             "every client counts alike, so that C bounds what it adds"
         )
     if s.privacy.unit == "sample":
-        _check_samples(parts, text)
+        check_batches(s, text)
+        for group in parts.each_group:
+            check_task(group.first_task)
     link = Link.fit(s.channel, method, task)
     if link.aggregate_stage is not None and s.noise_by_server:
         raise SettingError(
@@ -64,9 +69,8 @@ def check_privacy(parts: RunParts) -> None:
     parts.privacy_plan(s.seed)  # refuses a budget that is too small, before anything is written
 
 
-def _check_samples(parts: RunParts, text: str) -> None:
+def check_batches(s: Settings, text: str) -> None:
     """Refuse what gradients with clipped samples cannot have, before the first of them."""
-    s = parts.settings
     if s.batching not in ("replace", "poisson"):
         raise SettingError(
             f"batching must be 'poisson' with privacy {text!r}, got {s.batching!r}: every sample "
@@ -77,8 +81,6 @@ def _check_samples(parts: RunParts, text: str) -> None:
             f"schedule must leave batch as it is with privacy {text!r}: how likely a sample is in "
             "a mini-batch is accounted for once"
         )
-    for group in parts.each_group:
-        check_task(group.first_task)
 
 
 def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> PrivacyPlan:
@@ -119,6 +121,59 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
             f"delta {s.delta:g}, got {s.epsilon:g}"
         )
     return plan
+
+
+def check_noise_is_given(s: Settings) -> None:
+    """Refuse noise that each site of a deployment would not know."""
+    if s.privacy is None:
+        return
+    text = PROTECTIONS.text(s.privacy)
+    if s.privacy.in_sums:
+        raise SettingError(
+            f"privacy must be central, local or samples in a deployment, got {text!r}: how many "
+            "clients share the noise must be known to each site before any of them comes"
+        )
+    if s.privacy.noise:
+        return
+    example = f"{s.privacy.title}(noise=2)"
+    enough = ""
+    if s.epsilon and s.privacy.unit == "client":
+        noise = calibrated_noise(s.epsilon, s.delta, Exposure(1.0, s.rounds))
+        example = f"{s.privacy.title}(noise={math.ceil(noise * 1000) / 1000:g})"
+        enough = f", which is enough for {s.rounds} rounds that all clients are heard in"
+    raise SettingError(
+        f"privacy must have its noise as a number in a deployment, e.g. {example!r}{enough}, got "
+        f"{text!r}: as little as epsilon allows depends on how many clients come, and each site "
+        "adds its own noise, or counts what it has spent, by the number that its owner has agreed "
+        "to"
+    )
+
+
+def privacy_of_site(
+    s: Settings, method: Method, task: Task, sizes: np.ndarray
+) -> PrivacyPlan | None:
+    """What a site does to its own gradients or messages; None where it adds no noise.
+
+    Refuses what is not proved. Noise is from the cryptographic source, whatever a server says.
+    `sizes`: training samples of its clients.
+    """
+    if s.privacy is None:
+        return None
+    library()  # else it could not count what is spent
+    check_noise_is_given(s)
+    if not s.privacy.at_client:
+        return None
+    text = PROTECTIONS.text(s.privacy)
+    if reason := why_not(method, task, s.privacy, addresses=False):
+        raise SettingError(f"privacy must be none for {name_of(method)}, got {text!r}: {reason}")
+    samples = None
+    if s.privacy.unit == "sample":
+        check_batches(s, text)
+        check_task(task)
+        samples = SampleExposure.of(sizes, s.batch)
+    mechanism = Mechanism(s.privacy.noise, 1.0, s.rounds, 1, max(len(sizes), 1))
+    source, clip = Noise("secret"), s.privacy.clip  # type: ignore[attr-defined]
+    return PrivacyPlan.begun(s.privacy, clip, s.epsilon, s.delta, mechanism, source, samples)
 
 
 def sample_exposure(parts: RunParts, rounds: int) -> SampleExposure:

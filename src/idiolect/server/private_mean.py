@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.knobs import SettingError
 from ..core.types import State
 from ..privacy.clipping import clip_factors, clipped_sum, message_norms
 from ..privacy.noise import released
@@ -41,13 +40,16 @@ class PrivacyAccount:
         kind = cls if plan.samples is None else SampleAccount
         return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.clip)
 
-    def grow(self, clients: int) -> None:
-        """More clients have enrolled, `clients` in all.
+    def grow(self, sizes: list[int]) -> None:
+        """More clients have enrolled, with so many training samples each.
 
         One of them may have been heard in a round that was killed before it was in a checkpoint.
         """
-        new = self.exposures.new_full((clients - len(self.exposures),), self.killed)
+        new = self.exposures.new_full((len(sizes),), self._of_newcomer())
         self.exposures = torch.cat([self.exposures, new])
+
+    def _of_newcomer(self) -> int:
+        return self.killed
 
     def begin(self, round: int, eligible: Tensor, heard: Tensor) -> None:
         """A round is opened; it is written down before anything is sent."""
@@ -56,12 +58,30 @@ class PrivacyAccount:
             raise RuntimeError(f"privacy: round {round + 1} would spend more than epsilon")
         self.log(round)
         self.begun += 1
-        self.exposures[exposed] += 1
+        self._expose(exposed)
 
     def count_killed(self, exposed: Tensor) -> None:
         """Add an exposure of these, of a round that was begun by a process that ended in it."""
         self.begun += 1
         self.killed += 1
+        self._expose(exposed)
+
+    def again(self, round: int, asked: Tensor) -> bool:
+        """Whether these clients may be asked for the messages of a round once more.
+
+        They would have other noise, unless that comes from the seed. It is written down, too.
+        """
+        plan = self.plan
+        if plan.at_server or not plan.source.secret:
+            return True
+        if not self.affords(asked):
+            return False
+        self.log(round)
+        self.begun += 1
+        self._expose(asked)
+        return True
+
+    def _expose(self, exposed: Tensor) -> None:
         self.exposures[exposed] += 1
 
     def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
@@ -153,12 +173,13 @@ class SampleAccount(PrivacyAccount):
     """The same where single samples are protected: every gradient of a client is an exposure.
 
     A client that was to train and has not reported may have sent its message all the same: it
-    counts with the most gradients that any client has reported. So does every round that was
-    killed.
+    counts with the most gradients that any client has reported. So does one of a round that was
+    killed, or whose message was asked for again.
     """
 
-    open: int = 0  # rounds begun, by this process or one that was killed, and not ended
     most: int = 0  # gradients that a client has taken in one round
+    # rounds by wire id whose gradients are not known; empty = none
+    unknown: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
     _reported: set[int] = field(default_factory=set)
 
     @property
@@ -166,32 +187,36 @@ class SampleAccount(PrivacyAccount):
         assert self.plan.samples is not None
         return self.plan.samples
 
-    def grow(self, clients: int) -> None:
-        raise SettingError(
-            "privacy: clients cannot join a run with privacy 'samples': how many samples each has "
-            "is part of its plan"
-        )
+    def grow(self, sizes: list[int]) -> None:
+        super().grow(sizes)
+        self.plan = replace(self.plan, samples=self.exposure.grown(np.array(sizes)))
+        if len(self.unknown):
+            self.unknown = torch.cat([self.unknown, self.unknown.new_zeros(len(sizes))])
+
+    def _of_newcomer(self) -> int:
+        return self.killed * self._most_per_round()
+
+    def _expose(self, exposed: Tensor) -> None:
+        if not len(self.unknown):
+            self.unknown = torch.zeros_like(self.exposures)
+        self.unknown[exposed] += 1
 
     def begin(self, round: int, eligible: Tensor, heard: Tensor) -> None:
         self.log(round)
         self.begun += 1
-        self.open += 1
-
-    def count_killed(self, exposed: Tensor) -> None:
-        self.begun += 1
-        self.killed += 1
-        self.open += 1
 
     def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
         self.most = max(self.most, int(counts.max()) if len(counts) else 0)
-        self.exposures[wire_ids] += counts * self.open
+        self.exposures[wire_ids] += counts
         self._reported.update(wire_ids.tolist())
 
     def end(self, trained: Tensor) -> None:
         silent = [k for k in trained.tolist() if k not in self._reported]
-        self.exposures[silent] += self._most_per_round() * self.open
-        self.open = 0
+        self._expose(torch.tensor(silent, dtype=torch.int64))
         self._reported.clear()
+        if self.most:
+            self.exposures = torch.from_numpy(self._counts())
+            self.unknown = self.unknown[:0]
 
     def _most_per_round(self) -> int:
         """Gradients of a client in one round, as far as is known: as planned before the first."""
@@ -208,14 +233,25 @@ class SampleAccount(PrivacyAccount):
         return self.exposure.at_most(self.plan.noise, self._counts(), self.plan.delta)
 
     def _counts(self) -> np.ndarray:
-        return self.exposures.numpy()
+        known = self.exposures.numpy()
+        return known + self.unknown.numpy() * self._most_per_round() if len(self.unknown) else known
+
+    def save(self) -> tuple[State, dict[str, Any]]:
+        _, facts = super().save()
+        return {"exposures": torch.from_numpy(self._counts().copy())}, facts | {"most": self.most}
+
+    def load(self, tensors: State, facts: dict[str, Any], rounds: int) -> None:
+        super().load(tensors, facts, rounds)
+        if facts["most"] > MOST_GRADIENTS:
+            raise ValueError(f"privacy.most must be at most {MOST_GRADIENTS}")
+        self.most = facts["most"]
 
     def affords(self, exposed: Tensor) -> bool:
         plan = self.plan
         if not plan.epsilon or not len(exposed):
             return True
         after = self._counts().copy()
-        after[exposed.numpy()] += self._most_per_round() * (1 + self.open)
+        after[exposed.numpy()] += self._most_per_round()
         if bool((after <= self.exposure.planned).all()) and not plan.protection.noise:
             return True  # the noise was chosen for that
         return self.exposure.at_most(plan.noise, after, plan.delta, True) <= plan.epsilon

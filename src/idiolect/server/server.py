@@ -106,13 +106,15 @@ class Server:
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
         """New clients, from the next round on; their wire ids. `weights`: see `Roster.enrol`."""
+        if self.privacy is not None:  # every client counts alike
+            weights = [1.0] * len(ids)
         own_weights = self.roster.own_weights or self.roster.weights is None
         wire_ids = self.roster.enrol(ids, samples, weights=weights, own_weights=own_weights)
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
         self.rows.grow(len(self.roster))
         if self.privacy is not None:
-            self.privacy.grow(len(self.roster))
+            self.privacy.grow(samples)
         return wire_ids
 
     def _fresh_rows(self, wire_ids: Tensor) -> State:
@@ -566,11 +568,21 @@ class Server:
         """Whether the next round stays within the privacy budget of every client it exposes."""
         if self.privacy is None or not self.contract.up.length:
             return True
-        amplified = self.privacy.plan.exposure.amplified
-        by_gradient = self.privacy.plan.samples is not None
-        everyone = amplified or (by_gradient and self.contract.method.traits.trains == "everyone")
-        exposed = self.roster.eligible_ids() if everyone else self._sampled(self.rounds)
+        exposed = self.roster.eligible_ids()
+        if not self._exposes_everyone(self.privacy.plan):
+            exposed = self._sampled(self.rounds)
         return self.privacy.affords(exposed)
+
+    def _exposes_everyone(self, plan: PrivacyPlan) -> bool:
+        """Whether a round exposes all clients that could be heard."""
+        everyone = self.contract.method.traits.trains == "everyone"
+        return plan.exposure.amplified or (plan.samples is not None and everyone)
+
+    def may_ask_again(self, version: int, wire_ids: Tensor) -> bool:
+        """Whether clients of a host may be asked for their messages of a round once more."""
+        if self.privacy is None or not self.contract.up.length:
+            return True
+        return self.privacy.again(self.contract.round_of(version), wire_ids)
 
     def count_killed(self, rounds: Iterable[int | None], known: bool = True) -> None:
         """These rounds were begun after the checkpoint by a process that ended: they count.
@@ -580,7 +592,7 @@ class Server:
         if self.privacy is None:
             return
         everyone = self.roster.eligible_ids() if known else torch.arange(len(self.roster))
-        sampled = known and not self.privacy.plan.exposure.amplified
+        sampled = known and not self._exposes_everyone(self.privacy.plan)
         for number in rounds:
             exact = self._sampled(number) if sampled and number is not None else everyone
             self.privacy.count_killed(exact)
