@@ -82,13 +82,13 @@ def schools(clients: int = 1000, train: int = 10, seed: int = 0) -> Federation:
     return replace(few, inputs=(few.inputs - centre) / scale)
 
 
-def images(name: str = "mnist", clients: int = 200, train: int = 15, seed: int = 0) -> Federation:
-    """Images of 7x7 pixels, their classes in Dirichlet shares (α = 1)."""
+def images(name: str = "mnist", clients: int = 100, train: int = 15, seed: int = 0) -> Federation:
+    """Images of 14x14 pixels, their classes in Dirichlet shares (α = 1)."""
     partition = {"partition": "dirichlet", "alpha": 1.0, "capped": True, "minimum": 40}
     shares = {"pooled": True, "valid": 0.2, "test": 0.25}
     whole = data.load(name, clients=clients, seed=seed, **partition, **shares)
     few = whole.capped({"train": train, "valid": 10, "test": 20}, seed)
-    small = torch.nn.functional.avg_pool2d(few.inputs.float().reshape(-1, 1, 28, 28), 4)
+    small = torch.nn.functional.avg_pool2d(few.inputs.float().reshape(-1, 1, 28, 28), 2)
     return replace(few, inputs=small)
 
 
@@ -121,7 +121,7 @@ class PrivacySize:
     epsilons: tuple[float, ...] = EPSILONS
     # the grid of every method and ε
     rates: tuple[float, ...] = (0.1, 0.3)
-    clips: tuple[float, ...] = (0.3, 1.0)
+    clips: tuple[float, ...] = (0.1, 0.3, 1.0)
     shares: tuple[float, ...] = (0.2, 1.0)  # of the clients, heard per round in the mean
     local_rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
     fixed_at: tuple[float, ...] = (1.0, 4.0)  # ε at which nothing is tuned, for comparison
@@ -134,7 +134,7 @@ SIZES = {
         rounds=60,
         seeds=10,
         rates=(0.03, 0.1, 0.3, 1.0),
-        clips=(0.1, 0.3, 1.0, 3.0),
+        clips=(0.03, 0.1, 0.3, 1.0, 3.0),
         shares=(0.1, 0.5, 1.0),
         fixed_at=EPSILONS[:-1],
     ),
@@ -263,7 +263,7 @@ def measure(cases: Mapping[str, PrivacyCase], size: PrivacySize, directory: Path
     stocks = {seed: _stock(cases, seed) for seed in range(SEARCH, SEARCH + 1 + size.seeds)}
     first = stocks[SEARCH]
     benches = {
-        title: Bench(title, case, size, first.data[title].clients, first.tasks[title].d)
+        title: Bench(title, case, size, first.federation(title).clients, first.tasks[title].d)
         for title, case in cases.items()
     }
     trials = {
@@ -290,11 +290,17 @@ def measure(cases: Mapping[str, PrivacyCase], size: PrivacySize, directory: Path
         if seed != SEARCH
     ]
     searched = {
-        key: sum(sum(column(s.summaries, "cpu_seconds")) for s in rows)
+        key: sum(float(one["cpu_seconds"]) for s in rows for one in s.summaries)
         for key, rows in standings.items()
     }
     return [
-        _row(benches[key[0]], key, plan, first, [runs[key][0] for runs in by_seed])
+        _row(
+            benches[key[0]],
+            key,
+            plan,
+            first.federation(key[0]),
+            [runs[key][0] for runs in by_seed],
+        )
         | {"cpu": sum(runs[key][0]["cpu_seconds"] for runs in by_seed) + searched.get(key[:3], 0.0)}
         for key, plan in finals.items()
     ]
@@ -309,14 +315,15 @@ def _stock(cases: Mapping[str, PrivacyCase], seed: int) -> Stock:
     )
 
 
-def _row(bench: Bench, key: Key, plan: Plan, stock: Stock, several: Sequence[Summary]) -> Row:
+def _row(
+    bench: Bench, key: Key, plan: Plan, federation: Federation, several: Sequence[Summary]
+) -> Row:
     title, name, epsilon, tuned = key
-    federation = stock.data[title]
     first = several[0]
     spent = first.get("privacy")
     heard = plan.varied.get("sample", 0)
     chosen = {k: v for k, v in plan.varied.items() if k != "untuned"}
-    numbers = sum(plan.make_method().message(stock.tasks[title]).values())
+    numbers = sum(plan.make_method().message(bench.case.task(federation)).values())
     noise = spent["noise"] if spent else 0.0
     return {
         "set": title,
@@ -333,9 +340,7 @@ def _row(bench: Bench, key: Key, plan: Plan, stock: Stock, several: Sequence[Sum
         "test": [  # none: it has diverged
             0.0 if mean is None else round(mean, 5) for mean in column(several, "accuracy", "mean")
         ],
-        "spent": max((s["privacy"]["epsilon"]["worst"] for s in several), default=0.0)
-        if spent
-        else 0.0,
+        "spent": max(s["privacy"]["epsilon"]["worst"] for s in several) if spent else 0.0,
         "noise": noise,
         "numbers": numbers,
         # of the noise in the mean of a round, in units of the clipping norm
