@@ -80,7 +80,8 @@ HEAD = """\
 # All methods in one table
 
 Made by `python -m benchmarks.methods_page` from the code; a test holds the page to it.
-[choose.md](choose.md) says which to choose, [add-a-method.md](add-a-method.md) how to write one.
+[choose.md](choose.md) says which to choose, [add-a-method.md](add-a-method.md) how to write one,
+[original-rows.md](original-rows.md) which of them have a row of their paper's table beside ours.
 
 - **lines**: of code in the method's file, without docstrings and comments.
 - **reference**: the largest difference from a plain NumPy version of the paper's pseudo-code, in

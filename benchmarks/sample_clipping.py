@@ -95,8 +95,8 @@ def batch_of(case: Case) -> Batch:
     return Batch(inputs, targets, weights, torch.zeros(case.clients, dtype=torch.int64))
 
 
-def noise(shape: torch.Size, batch: Batch) -> Tensor:
-    return torch.randn(shape)
+def noise(sums: Tensor, batch: Batch) -> Tensor:
+    return sums + torch.randn(sums.shape)
 
 
 def plain_step(modules: list[nn.Module], batch: Batch) -> Callable[[], None]:
@@ -113,9 +113,12 @@ def opacus_step(modules: list[nn.Module], batch: Batch) -> Callable[[], None]:
     """Per-sample gradients, clipped, summed and with noise, by Opacus' own module and optimiser."""
     from opacus.grad_sample import GradSampleModule
     from opacus.optimizers import DPOptimizer
+    from opacus.validators import ModuleValidator
 
     pairs = []
     for module in modules:
+        if not ModuleValidator.is_valid(module):  # torch's LSTM: it has its own
+            module = ModuleValidator.fix(module)
         wrapped = GradSampleModule(module, batch_first=True, loss_reduction="mean", strict=False)
         trained = [p for p in wrapped.parameters() if p.requires_grad]
         optimiser = DPOptimizer(

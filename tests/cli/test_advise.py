@@ -59,8 +59,9 @@ def test_a_privacy_budget_is_in_the_verdict_and_in_the_table(capsys, monkeypatch
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["advise", "ditto", *SMALL, *split("--epsilon 3 --directory out")]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Not at this budget") and "ε spent" in out
-    assert "not covered by that ε: this advice" in out
+    words = " ".join(out.split())
+    assert "a privacy budget of ε = 3 at δ = 1e-05 for each client" in words
+    assert "not covered by that ε: this advice" in words and "ε spent" in words
     table = json.loads(Path("out/advice.json").read_text())["candidates"]
     spent = {row["label"]: row["privacy"] and row["privacy"]["epsilon"] for row in table}
     assert spent["local"] is None and 2.9 < spent["ditto"] <= 3

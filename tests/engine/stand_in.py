@@ -83,7 +83,7 @@ class StandIn:
         durable = Durable(host, self.folder) if self.folder else None
         if durable:
             durable.load()
-        self.service = Service(host, durable)
+        self.service = Service(host, durable, masked=True)
         return Call("status", {"concluded": self.service.concluded})
 
 

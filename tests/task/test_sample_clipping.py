@@ -176,6 +176,9 @@ CASES = {  # module, the batch, the way that the kernels "rows" and "vmap" take
 }
 
 
+BY_CLIENT = ("lenet", "convolutions", "lstm", "deep lstm")  # one client after the other
+
+
 def obvious(task: Task, x: torch.Tensor, batch: Batch, norm: float) -> torch.Tensor:
     """One sample at a time by autograd, clipped, summed; over the number of samples expected."""
     g = torch.zeros_like(x)
@@ -219,6 +222,8 @@ def test_every_kernel_gives_what_a_loop_over_samples_gives(name):
         same(clipped.grad(x, batch), expected)
         if clipped.kernel != "stacked":
             assert clipped._sample_sums.way == way
+        if (clipped.kernel, way) == ("vmap", "recorded"):  # all clients in one pass
+            assert clipped._sample_sums.together == (name not in BY_CLIENT)
     assert batch.tally.tolist() == [len(list(kernels_of(task)))] * K  # counted as other gradients
 
 
@@ -417,7 +422,7 @@ def test_an_empty_mini_batch_has_gradient_zero_and_noise():
     batch = replace(batch, expected=torch.tensor([4.0, 2.0, 0.0], dtype=torch.float64))
     task = Task(nn.Linear(6, 3)).under(dtype=torch.float64)
     x = rows(task)
-    ones = SampleClipping(1.0, lambda shape, batch: torch.ones(shape, dtype=torch.float64))
+    ones = SampleClipping(1.0, lambda sums, batch: sums + 1)
     for clipped in kernels_of(task, sample_clipping=SampleClipping(1.0)):
         assert not bool(clipped.grad(x, batch).any())
         g = clipped.under(sample_clipping=ones).grad(x, batch)
@@ -430,9 +435,9 @@ def test_noise_is_that_of_the_sum_before_it_is_divided_by_the_expected_number():
     x = rows(task)
     shapes = []
 
-    def noise(shape, batch):
-        shapes.append(tuple(shape))
-        return torch.full(shape, 5.0, dtype=torch.float64)
+    def noise(sums, batch):
+        shapes.append(tuple(sums.shape))
+        return sums + 5
 
     quiet = task.under(sample_clipping=SampleClipping(0.7)).grad(x, batch)
     loud = task.under(sample_clipping=SampleClipping(0.7, noise)).grad(x, batch)
@@ -590,7 +595,7 @@ def test_a_bound_is_a_positive_number(norm):
 
 def test_noise_without_a_bound_is_refused():
     with refused("norm must be finite with noise, got inf"):
-        SampleClipping(math.inf, lambda shape, batch: torch.zeros(shape))
+        SampleClipping(math.inf, lambda sums, batch: sums)
 
 
 # -- Poisson sampling ------------------------------------------------------------------------------

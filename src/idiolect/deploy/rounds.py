@@ -16,11 +16,12 @@ import torch
 from ..core.knobs import Factors
 from ..engine.remote_hosts import RemoteHosts
 from ..engine.retry import PATIENCE, HostCalls, NoReply
-from ..engine.rounds import Rounds
+from ..engine.secure_rounds import SecureRounds
 from ..host.calls import MOST_FACTS, REFUSED, Call
 from ..host.host import HostSettings
 from ..host.metrics import TargetForm
 from ..host.remote_host import HostLike, SiteProxy
+from ..privacy.sums.cost import most_bytes
 from ..server.server import Server
 from .config import Terms
 from .registry import LOOK, MOST_FAULTS, RegisteredSite, SiteRegistry, census_of
@@ -35,7 +36,7 @@ class TooFewSites(RuntimeError):
     """Fewer sites are there than a round needs, for longer than the server waits."""
 
 
-class SiteRounds(Rounds):
+class SiteRounds(SecureRounds):
     """Rounds with sites."""
 
     def __init__(
@@ -55,7 +56,7 @@ class SiteRounds(Rounds):
         calls.most_reply = self.most_reply
         counters = server.contract.method.traits.counters
         self.remote = RemoteHosts(self.proxies, calls, counters, self._tell, self.present)
-        super().__init__(server, self.remote)
+        super().__init__(server, self.remote, registry.tell)
         self.registry = registry
         self.host_settings = host_settings
         self.form = form
@@ -83,6 +84,9 @@ class SiteRounds(Rounds):
     def most_reply(self, host: int, call: Call) -> int:
         """Bytes that an honest reply to a call has at most."""
         tensors = call.tensors
+        if call.kind == "sum":
+            assert self.sum is not None
+            return FRAME + len(tensors["wire_ids"]) * most_bytes(self.sum.plan)
         if call.kind == "update":
             _, message = self.server.contract.up_lengths(call.facts["version"])
             counters = 4 + len(self.remote.counted)
@@ -102,26 +106,26 @@ class SiteRounds(Rounds):
         """What became of each site's messages, for whoever watches; who breaks rules is put out."""
         # where the messages of most do not count, training has diverged (one malicious site is
         # enough for that), or a quorum is missing: it is nobody's fault that can be named
-        sites = [counted > 0 for heard, _, counted in self.remote.tallies.values() if heard]
+        sites = [counted > 0 for orders, _, counted in self.remote.tallies.values() if orders]
         most_counted = 2 * sum(sites) > len(sites)
-        for n, (heard, received, counted) in self.remote.tallies.items():
+        for n, (orders, received, counted) in self.remote.tallies.items():
             record = self.registry.record(self.sites[n].node, self.sites[n].name)
             no_reply = self.remote.no_replies.get(n)
             if no_reply is None:
                 record.seen = time.time()
                 record.rounds += 1
-                rejected = max(min(heard, received) - counted, 0)
+                rejected = max(min(orders, received) - counted, 0)
                 record.rejected += rejected
-                record.missing += heard - counted - rejected
+                record.missing += orders - counted - rejected
                 if counted:
                     record.faults, record.refused_orders, record.reason = 0, 0, ""
             else:
-                record.missing += heard - counted
+                record.missing += orders - counted
                 record.reason = f"{no_reply.reason}: {no_reply.text}".rstrip(": ")
-                if no_reply.reason == REFUSED and heard and not counted:
+                if no_reply.reason == REFUSED and orders and not counted:
                     self.registry.order_refused(self.sites[n].node)
             malformed = no_reply is not None and no_reply.reason == "malformed"
-            if malformed or (no_reply is None and heard and not counted and most_counted):
+            if malformed or (no_reply is None and orders and not counted and most_counted):
                 self._blame(n, no_reply)
 
     def _blame(self, n: int, no_reply: NoReply | None) -> None:

@@ -165,9 +165,9 @@ def in_words(facts: dict[str, Any], now: float | None = None) -> list[str]:
 
 def _run_lines(run: dict[str, Any], facts: dict[str, Any], now: float) -> list[str]:
     sites = run["sites"]
-    done = f"{run['rounds_done']} of {run['rounds']} rounds done"
+    progress = f"{run['rounds_done']} of {run['rounds']} rounds done"
     state = state_of(run, facts["server"] is not None)
-    lines = [f"Run {Path(run['directory']).name}: {run['method']}, {state}, {done}"]
+    lines = [f"Run {Path(run['directory']).name}: {run['method']}, {state}, {progress}"]
     if run["last_round"]:
         lines.append(f"Last round: {ago(run['last_round'], now)}")
     sums = totals(sites)
@@ -222,9 +222,9 @@ def _table(sites: list[dict[str, Any]], now: float) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = []
     for row in rows:
-        left = [cell.ljust(width) for cell, width in zip(row[:3], widths[:3], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
-        lines.append("  ".join((*left, *right)).rstrip()[:WIDTH])
+        text_cells = [cell.ljust(width) for cell, width in zip(row[:3], widths[:3], strict=True)]
+        number_cells = [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
+        lines.append("  ".join((*text_cells, *number_cells)).rstrip()[:WIDTH])
     return lines
 
 

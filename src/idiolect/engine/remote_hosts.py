@@ -7,7 +7,7 @@ that does not come back in time, or does not answer by the deadline, count as ab
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ class RemoteHosts:
     _requests: dict[int, RoundRequest] = field(default_factory=dict)  # of the round under way
     _late: set[int] = field(default_factory=set)  # hosts that may still be at work on it
     _lost: set[int] = field(default_factory=set)
+    _begun: bool = False  # a round for which nobody was asked to train yet
 
     def __post_init__(self) -> None:
         self.strict = self.calls.strict
@@ -57,12 +58,9 @@ class RemoteHosts:
     def update(
         self, request: RoundRequest, required: bool = False
     ) -> Iterator[tuple[int, HostUpdate | NoReply]]:
-        self.calls.open()
-        self.no_replies = {}
-        self._late = set()
-        self._lost = set()
-        self._received = {}
-        self.calls.look_for_lost()
+        if not self._begun:
+            self.begin()
+        self._begun = False
         requests = {n: request_for(request, host) for n, host in enumerate(self.hosts)}
         self._requests = {n: one for n, one in requests.items() if len(one.train)}
         frames = {n: calls.order_call(one) for n, one in self._requests.items()}
@@ -77,6 +75,32 @@ class RemoteHosts:
             else:
                 self._received[n] = len(update.messages)
             yield n, update
+
+    def begin(self) -> None:
+        """A new round; calls from now on are repeated together to a host that was lost."""
+        self.calls.open()
+        self.no_replies = {}
+        self._late = set()
+        self._lost = set()
+        self._received = {}
+        self._requests = {}
+        self.tallies = {}
+        self._begun = True
+        self.calls.look_for_lost()
+
+    def sum_stage(self, version: int, stage: int, frames: Mapping[int, bytes]) -> dict[int, bytes]:
+        """A stage of a secure sum: what clients answer to these frames."""
+        asked = {}
+        for n, host in enumerate(self.hosts):
+            own = {k: frames[k] for k in host.wire_ids.tolist() if k in frames}
+            if own and n not in self.no_replies:
+                asked[n] = calls.sum_call(version, stage, own)
+        replies: dict[int, bytes] = {}
+        for n, reply in self.calls.ask(asked, limited=True):
+            answers = self._read(n, reply, calls.read_summed, asked[n].tensors["wire_ids"])
+            if not isinstance(answers, NoReply):
+                replies |= answers
+        return replies
 
     def answer(self, query: Query) -> Iterator[tuple[int, Ragged | NoReply]]:
         frames = {}

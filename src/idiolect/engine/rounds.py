@@ -15,7 +15,9 @@ from ..core.types import State
 from ..host.remote_host import HostLike
 from ..host.scores import Scores
 from ..host.subgroups import SubgroupScores
+from ..privacy.sums.cost import protocol_bytes
 from ..server.protocol import HostUpdate, Query, RoundConclusion, RoundRequest
+from ..server.round import Round
 from ..server.selection import CandidateLosses
 from ..server.server import Server
 from ..wire.admission import Messages
@@ -208,7 +210,7 @@ class Rounds(Engine):
         group = self.group
         current = server.open(factors=factors, answers=self._candidate_losses())
         heard_ids = current.order.heard
-        for n, update in group.update(current.order):
+        for n, update in group.update(self._begin_sum(current)):
             if isinstance(update, NoReply):
                 lost = heard_ids[torch.isin(heard_ids, self.hosts[n].wire_ids)]
                 server.missing(current, lost, update.reason)
@@ -220,10 +222,34 @@ class Rounds(Engine):
                 for n, answers in group.answer(query):
                     if not isinstance(answers, NoReply):
                         server.receive_answer(current, query.part, answers, group.sender(n))
+        self._open_sum(current)
         conclusion = server.close(current)
+        self._account_sum(current, conclusion)
         group.conclude(conclusion)
         if self.delays is not None:
             self._add_time(self.delays, current.version, heard_ids, conclusion.counted)
+
+    def _begin_sum(self, current: Round) -> RoundRequest:
+        """Who is asked to train; where clients mask their messages, those that have agreed how."""
+        return current.order
+
+    def _open_sum(self, current: Round) -> None:
+        """Where clients mask their messages: learn the sum of the masks. Simulated ones do not."""
+
+    def _account_sum(self, current: Round, conclusion: RoundConclusion) -> None:
+        """What a secure sum took beside the messages: here as between sites, by its sizes."""
+        contract = self.server.contract
+        heard_ids = current.order.heard
+        if contract.sums is None or not len(heard_ids):
+            return
+        plan = contract.sums.plan(max(len(heard_ids), 2))
+        opened = torch.isin(heard_ids, conclusion.counted)
+        (most_up, most_down), (up, down) = protocol_bytes(plan), protocol_bytes(plan, opened=False)
+        self.server.ledger.summed(
+            heard_ids,
+            torch.where(opened, most_up, up),
+            torch.where(opened, most_down, down),
+        )
 
     def _candidate_losses(self) -> CandidateLosses | None:
         """What the candidates of the next round answer; None where none are to be asked."""

@@ -248,6 +248,46 @@ def read_answer(call: Call) -> Ragged:
     return _read_messages(call.tensors)
 
 
+def sum_call(version: int, stage: int, frames: Mapping[int, bytes]) -> Call:
+    """A stage of a secure sum, for these clients of a host."""
+    return Call("sum", {"version": version, "stage": stage}, _frames(frames))
+
+
+def read_sum(call: Call) -> tuple[int, int, dict[int, bytes]]:
+    """The inverse: version, stage, frames by client."""
+    shapes = {"wire_ids": IDS, "matrix": ((-1, -1), torch.uint8), "lengths": IDS}
+    call.expect("sum", shapes, {"version": int, "stage": int})
+    return _version(call), call.facts["stage"], _by_client(call)
+
+
+def summed_reply(frames: Mapping[int, bytes]) -> Call:
+    """What clients answer; those that answer nothing are left out."""
+    return Call("summed", {}, _frames(frames))
+
+
+def read_summed(call: Call, wire_ids: Tensor) -> dict[int, bytes]:
+    """The inverse, of a host that was asked about these clients."""
+    shapes = {"wire_ids": IDS, "matrix": ((-1, -1), torch.uint8), "lengths": IDS}
+    call.expect("summed", shapes)
+    if not bool(torch.isin(call.tensors["wire_ids"], wire_ids).all()):
+        raise ValueError("summed must be of clients that were asked about")
+    return _by_client(call)
+
+
+def _frames(frames: Mapping[int, bytes]) -> State:
+    strings = Ragged.of([*frames.values()])
+    return {"wire_ids": torch.tensor(list(frames)).long(), **_messages(strings)}
+
+
+def _by_client(call: Call) -> dict[int, bytes]:
+    """Byte strings by client, each named once."""
+    wire_ids = call.tensors["wire_ids"].tolist()
+    strings = _read_messages(call.tensors)
+    if len(strings) != len(wire_ids) or len(set(wire_ids)) < len(wire_ids):
+        raise ValueError(f"{call.kind} must have one string for each client, each named once")
+    return {wire_id: strings.row(k) for k, wire_id in enumerate(wire_ids)}
+
+
 def verdict_call(verdict: RoundConclusion, kind: str = "conclude") -> Call:
     """The end of a round."""
     tensors = {"counted": verdict.counted, "unheard": verdict.unheard}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from ..core.files import private_folder
 from ..core.knobs import SettingError
 from ..core.scratch import hold
 from ..data.federation import Federation
+from ..privacy.sums.stages import ProtocolError
 from ..server.protocol import Contract, RoundConclusion, RoundRequest
 from . import calls
 from .calls import FAILED, Call
 from .durable import Durable
 from .host import Host, HostSettings
+from .sums import HostSums
 
 
 class Refused(SettingError):
@@ -32,8 +34,11 @@ class Service:
     A call that comes twice in a row is carried out once: the second gets the first one's reply.
     """
 
-    def __init__(self, host: Host, durable: Durable | None = None):
+    def __init__(self, host: Host, durable: Durable | None = None, masked: bool = False):
+        """`masked`: of another owner, who under secure sums gets masked messages only."""
         self.host = host
+        has_sums = masked and host.contract.sums is not None and bool(host.contract.up.length)
+        self.sums = HostSums(host.contract, host.wire_ids) if has_sums else None
         self.durable = durable
         self.concluded = durable.version if durable else -1
         self._begun: RoundRequest | None = None  # the round whose end has not been announced
@@ -42,6 +47,7 @@ class Service:
             "status": self._status,
             "update": self._update,
             "answer": self._answer,
+            "sum": self._sum,
             "conclude": self._conclude,
             "begin": self._begin,
             "arrived": self._arrived,
@@ -89,6 +95,9 @@ class Service:
             self._go_back(order.version)
         self._abandon(order.version)
         update = self.host.update(order)
+        if self.sums is not None:
+            messages, values = self.sums.masked(order.version, update.messages, update.values)
+            update = replace(update, messages=messages, values=values)
         self._begun = order
         return calls.sent_reply(update)
 
@@ -125,6 +134,15 @@ class Service:
 
     def _answer(self, call: Call) -> Call:
         return calls.answer_reply(self.host.answer(calls.read_query(call)))
+
+    def _sum(self, call: Call) -> Call:
+        version, stage, frames = calls.read_sum(call)
+        if self.sums is None:
+            raise Refused("sum: there are no secure sums in this run")
+        try:
+            return calls.summed_reply(self.sums.answer(version, stage, frames))
+        except ProtocolError as error:
+            raise Refused(f"sum: {error}") from None
 
     def _conclude(self, call: Call) -> Call:
         verdict = calls.read_verdict(call)

@@ -1,8 +1,9 @@
-"""Differential privacy: who is protected from whom, clipping, noise, and what has been spent."""
+"""Privacy: what messages may tell of a client, to whom, and what has been spent."""
 
 from .accountant import Accountant, Exposure
 from .clipping import AdaptiveClip, clip_factors, message_norms
 from .noise import Noise
+from .plan import Mechanism
 from .protection import PROTECTIONS, Central, Local, Protection
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Central",
     "Exposure",
     "Local",
+    "Mechanism",
     "Noise",
     "Protection",
     "clip_factors",

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ..core.types import State
+from .noise import released
 
+LEAST_CLIP, MOST_CLIP = 1e-30, 1e30  # where C stays as it follows a quantile
 COLUMNS = 8192  # numbers of each message that are at work at a time
 BELOW = 1 - 2.0**-11  # a sum of 8192 squares in float32 may be off by less than this
 
@@ -37,11 +39,15 @@ def message_norms(up: State, reference: State) -> Tensor:  # -> float64[S]
 def clip_factors(norms: Tensor, clip: float) -> Tensor:  # float64[S] -> float64[S]
     """What messages are multiplied by: 1, or less where the norm is above the clipping norm.
 
-    >>> clip_factors(torch.tensor([1.0, 4.0], dtype=torch.float64), 2.0).round(decimals=2).tolist()
-    [1.0, 0.5]
+    A message without a finite norm counts for nothing.
+
+    >>> norms = torch.tensor([1.0, 4.0, torch.nan], dtype=torch.float64)
+    >>> clip_factors(norms, 2.0).round(decimals=2).tolist()
+    [1.0, 0.5, 0.0]
     """
     inside = norms <= clip * BELOW
-    return torch.where(inside, 1.0, clip * BELOW / norms.clamp(min=torch.finfo(norms.dtype).tiny))
+    outside = clip * BELOW / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+    return torch.where(norms.isfinite(), torch.where(inside, 1.0, outside), 0.0)
 
 
 def clipped_sum(rows: Tensor, reference: Tensor | None, factors: Tensor) -> Tensor:
@@ -68,7 +74,7 @@ class AdaptiveClip:
     quantile: float
     rate: float
     noise: float  # z of both together
-    sample: int  # m, clients expected per round
+    sample: int  # m, clients asked for a message: with Poisson sampling their expected number
 
     @property
     def count_noise(self) -> float:
@@ -88,5 +94,7 @@ class AdaptiveClip:
     def after(self, clip: float, norms: Tensor, noise: float) -> float:
         """C for the next round; `noise` is a standard normal number."""
         bits = (norms <= clip).double().sum() - len(norms) / 2  # b_i - 1/2 each
-        share = (float(bits) + self.count_noise * noise) / self.sample + 0.5
-        return clip * math.exp(-self.rate * (share - self.quantile))
+        count = released(bits.view(1), norms.new_tensor([noise]), self.count_noise)
+        share = float(count) / self.sample + 0.5
+        logarithm = math.log(clip) - self.rate * (share - self.quantile)
+        return math.exp(min(max(logarithm, math.log(LEAST_CLIP)), math.log(MOST_CLIP)))

@@ -24,8 +24,12 @@ def why_not(method: Method, task: Task, protection: Protection, addresses: bool)
     traits = method.traits
     if not any(method.message(task).values()):
         return ""
-    if traits.exchanges:
+    if traits.exchanges and protection.unit == "client":
         return "its rounds have several exchanges, and each would release something"
+    if protection.unit == "sample":
+        if traits.data_through_gradients:
+            return ""
+        return "its messages depend on the data in other ways than by gradients, as it declares"
     if protection.at_client:
         return ""  # all that the server does with private messages is post-processing
     if traits.uncombined:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.streams import Keys
 from ..core.types import State
+from ..task.sample_clipping import SampleClipping
 from .accountant import Accountant, Exposure, calibrated_noise
 from .clipping import AdaptiveClip, clip_factors, message_norms
 from .noise import Noise, released
 from .protection import Central, Protection
+from .samples import SampleExposure, sample_clipping
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,33 @@ class MessageNoise:
         for name, rows in sorted(up.items()):
             own = reference[name] if name in reference else rows.new_zeros(rows.shape[1])
             noise = self.noise.normal(len(rows), rows.shape[1], f"message {name}", turn, clients)
-            changes = (rows - own).double() * factors.unsqueeze(1).to(rows.device)
+            column = factors.unsqueeze(1).to(rows.device)
+            # a message that is not finite goes as noise alone: that it was not must not show
+            changes = ((rows - own).double() * column).where(column > 0, 0.0)
             private = released(changes, noise.to(rows.device), self.sigma)
             messages[name] = own + private.to(rows.dtype)
         return messages
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What stays as it was when a run began, whatever rounds and clients are added to it.
+
+    Were the noise chosen anew for more rounds, those that are done would be counted with more
+    noise than they had.
+    """
+
+    noise: float  # z
+    rate: float  # q of Poisson sampling; 1 = whoever is heard is known
+    rounds: int  # the most that a client was to be exposed to
+    sample: int  # m
+    clients: int  # N
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise < math.inf or not 0 < self.rate <= 1:
+            raise ValueError("noise must be a number > 0, and rate one above 0 and at most 1")
+        if min(self.rounds, self.sample - 1, self.clients - 1) < 0:
+            raise ValueError("rounds must be a whole number >= 0, sample and clients >= 1")
 
 
 @dataclass(frozen=True)
@@ -46,6 +72,7 @@ class PrivacyPlan:
     sample: int  # m, clients heard per round: with Poisson sampling their expected number
     clients: int  # N, that may take part when the run starts
     source: Noise
+    samples: SampleExposure | None = None  # where single samples are protected
 
     @classmethod
     def of(
@@ -57,30 +84,64 @@ class PrivacyPlan:
         sample: int,
         clients: int,
         source: Noise,
+        samples: SampleExposure | None = None,
     ) -> PrivacyPlan:
         """With as little noise as the budget allows, where the protection has none of its own."""
-        noise = protection.noise or calibrated_noise(epsilon, delta, exposure)
-        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source)
+        noise = protection.noise
+        if not noise and samples is not None:
+            noise = samples.calibrated(epsilon, delta)
+        elif not noise:
+            noise = calibrated_noise(epsilon, delta, exposure)
+        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source, samples)
+
+    @classmethod
+    def begun(
+        cls,
+        protection: Protection,
+        epsilon: float,
+        delta: float,
+        mechanism: Mechanism,
+        source: Noise,
+        samples: SampleExposure | None = None,
+    ) -> PrivacyPlan:
+        """That of a run that has begun."""
+        exposure = Exposure(mechanism.rate, mechanism.rounds)
+        sample, clients = mechanism.sample, mechanism.clients
+        noise = mechanism.noise
+        return cls(protection, noise, delta, epsilon, exposure, sample, clients, source, samples)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What a run begins with, and keeps."""
+        exposure = self.exposure
+        return Mechanism(self.noise, exposure.rate, exposure.rounds, self.sample, self.clients)
 
     @property
     def accountant(self) -> Accountant:
         return Accountant(self.noise, self.exposure.rate)
 
-    @property
-    def adaptive_clip(self) -> AdaptiveClip | None:
-        """How the clipping norm moves; None where it stays."""
+    def adaptive_clip(self, sample: int) -> AdaptiveClip | None:
+        """How the clipping norm moves after a round with so many; None where it stays."""
         p = self.protection
         if not isinstance(p, Central) or not p.adaptive:
             return None
-        return AdaptiveClip(p.quantile, p.clip_rate, self.noise, self.sample)
+        return AdaptiveClip(p.quantile, p.clip_rate, self.noise, sample)
 
     @property
     def message_noise(self) -> MessageNoise | None:
         """What clients do to their messages; None where the server adds the noise."""
         p = self.protection
-        if not p.at_client:
+        if not p.at_client or p.unit != "client":
             return None
         return MessageNoise(p.clip, self.noise * p.sensitivity(p.clip), self.source)
+
+    @property
+    def sample_clipping(self) -> SampleClipping | None:
+        """What clients do to every gradient; None where clients are protected as a whole."""
+        p = self.protection
+        if p.unit != "sample":
+            return None
+        return sample_clipping(p.clip, self.noise, self.source)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for a record."""
@@ -90,11 +151,11 @@ class PrivacyPlan:
             "against": p.against,
             "trusted": p.trusted,
             "neighbours": p.neighbours,
-            "unit": "client",
+            "unit": p.unit,
             "noise": self.noise,
             "delta": self.delta,
             "budget": self.epsilon,
-            "sampling": "poisson" if self.exposure.amplified else "known",
+            "sampling": "poisson" if self.exposure.amplified or self.samples else "known",
             "rate": self.exposure.rate,
             "source": self.source.source,
             "clip": p.clip,

@@ -27,7 +27,8 @@ class Protection(Knobs):
     against: ClassVar[str] = ""  # whom it protects from, in words
     trusted: ClassVar[str] = ""  # whom it does not protect from, in words
     neighbours: ClassVar[str] = ""  # what one client may change, in words
-    at_client: ClassVar[bool] = False  # noise is on each message before it leaves its client
+    at_client: ClassVar[bool] = False  # messages are private before they leave their client
+    unit: ClassVar[str] = "client"  # who is protected: a client with all of its data, or a sample
 
     noise: float = knob(
         0.0,
@@ -54,7 +55,7 @@ class Central(Protection):
     title: ClassVar[str] = "central"
     against: ClassVar[str] = "everyone who sees the models that the server sends"
     trusted: ClassVar[str] = "the server, which sees each clipped message"
-    neighbours: ClassVar[str] = "with or without one client"
+    neighbours: ClassVar[str] = "with what one client sends, or with nothing in its place"
 
     quantile: float = knob(
         0.5,
@@ -90,10 +91,24 @@ class Local(Protection):
         return 2 * clip
 
 
+@dataclass(frozen=True)
+class Samples(Protection):
+    """Every client adds noise to each gradient: protects single samples, from the server too."""
+
+    title: ClassVar[str] = "samples"
+    against: ClassVar[str] = "everyone, the server included"
+    trusted: ClassVar[str] = "nobody but the owner of the sample's site"
+    neighbours: ClassVar[str] = "with or without one sample of a client"
+    at_client: ClassVar[bool] = True
+    unit: ClassVar[str] = "sample"
+
+    clip: float = knob(1.0, "C, largest norm of the gradient of one sample", above=0)
+
+
 PROTECTIONS: PartTable[Protection, Protection | None] = PartTable(
     "privacy",
     "idiolect.protections",
-    {part.title: part for part in (Central, Local)},
+    {part.title: part for part in (Central, Local, Samples)},
     Protection,
     empty=lambda: None,
 )

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,13 +17,14 @@ from ..core.documents import decode, expect_fields
 from ..core.files import on_disk, write_document
 from ..core.knobs import SettingError
 from ..core.scratch import ScratchFolder
-from ..core.text import warn
+from ..core.text import plural, warn
 from ..data.federation import SPLITS
 from ..host.baselines import per_client, trivial
 from ..host.lazy_federation import test_groups, whole
 from ..host.metrics import described, direction, in_use
 from ..host.scores import COLLAPSE_LOSS, ENDS, Scores, summarise
 from ..methods import label_of, name_of
+from ..privacy.plan import Mechanism
 from ..report.captions import DIVERGED, TO_TRY
 from ..report.format import Figure
 from ..report.progress import RoundReport
@@ -58,6 +59,7 @@ BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
 EPSILON = "epsilon"  # what has been spent, in tables: of a round by the client that spent most
 SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
 clock = time.monotonic  # seconds
+T = TypeVar("T")
 
 
 @dataclass
@@ -122,6 +124,8 @@ class Runner:
         begun = bool(self.starts[1:])
         changed = begun and self.starts[-2].get("rounds") != now["rounds"]
         self.identity = identity
+        if not begun:  # before settings.json: from then on none of them may be missing
+            self._create_privacy_logs(folder)
         try:
             if self.longer:  # the record of the shorter run, whose models are about to go
                 for name in ("record.json", "record.safetensors", "result.json"):
@@ -133,6 +137,22 @@ class Runner:
             raise SettingError(
                 f"directory: cannot write to {folder.path}: {error.strerror}"
             ) from None
+
+    def _create_privacy_logs(self, folder: RunDirectory) -> None:
+        """What each seed begins with, where clients are protected."""
+        for seed in self.seeds:
+            plan = self.repeats[seed].privacy_plan(seed)
+            if plan is not None:
+                PrivacyLog.of(folder.path, seed).create(plan.mechanism)
+
+    def _mechanism(self, seed: int, path: Path | None) -> Mechanism | None:
+        """The noise that a seed has begun with; None where it is to be chosen, or there is none."""
+        if self.settings.privacy is None or path is None:
+            return None
+        log = PrivacyLog.of(path, seed)
+        if not log.path.exists() and not (path / "settings.json").exists():
+            return None  # a folder of best models, without a run in it
+        return _privacy_log(log.mechanism)
 
     def _environment(self) -> dict[str, Any]:
         """The environment of this start."""
@@ -226,7 +246,9 @@ class Runner:
         if here:
             parts = replace(parts, federation=whole(parts.federation))
         run = run_number(self.identity.id, seed)
-        return Session(parts, seed, run, path, self.start.get(seed), placement=placement)
+        start = self.start.get(seed)
+        mechanism = self._mechanism(seed, path or self.best_in)
+        return Session(parts, seed, run, path, start, placement=placement, mechanism=mechanism)
 
     def _load(self, seed: int, best: bool) -> Session:
         """A finished seed's models, from its checkpoint."""
@@ -366,17 +388,17 @@ class SeedRun:
         """Why the run ends here; "" while it continues."""
         s = self.settings
         history = self.history
-        done = self.session.rounds >= s.rounds
-        if self._diverged(done):
+        complete = self.session.rounds >= s.rounds
+        if self._diverged(complete):
             return DIVERGED
-        if done:
+        if complete:
             return "rounds"
         if self.record.stopped == BY_CALLBACK:
             return BY_CALLBACK
         if not self.session.server.affords_round():
             return BUDGET_SPENT
-        sent = self.session.server.ledger.bytes
-        if s.bytes and sent + self.session.engine.round_bytes() > s.bytes:
+        traffic = self.session.server.ledger.bytes
+        if s.bytes and traffic + self.session.engine.round_bytes() > s.bytes:
             return "bytes"
         if s.target_value is not None:
             figure = self._figure()
@@ -394,6 +416,8 @@ class SeedRun:
             return False
         if done and self.lost.rounds and not server.ledger.admitted:
             return True
+        if server.privacy is not None:  # when a run stops would depend on figures without noise
+            return False
         clients = int(server.roster.eligible.sum())
         return self.settings.attack is None and (self.lost.enough(clients) or self.grown.enough)
 
@@ -587,13 +611,18 @@ class SeedRun:
         privacy = self.session.server.privacy
         if privacy is None or self.folder is None:
             return
-        log = PrivacyLog(self.folder.path / f"privacy-seed-{self.record.seed}.log")
-        try:
-            killed = log.after(privacy.begun)
-        except ValueError as error:
-            raise SettingError(f"directory: {error}") from None
-        self.session.server.count_killed(killed)
+        log = PrivacyLog.of(self.folder.path, self.record.seed)
+        killed = _privacy_log(partial(log.after, privacy.begun))
+        # sites may have come and gone since
+        self.session.server.count_killed(killed, known=self.runner.placement is None)
         privacy.log = log.append
+        planned = privacy.plan.exposure.rounds
+        if self.runner.longer and privacy.plan.epsilon and not privacy.plan.protection.noise:
+            warn(
+                f"rounds: the noise was chosen for clients heard {plural(planned, 'time')} at most "
+                f"and stays; the run ends before more than epsilon {privacy.plan.epsilon:g} is "
+                "spent"
+            )
 
     def resume(self, folder: RunDirectory) -> None:
         """Back to where the seed was when the run stopped."""
@@ -675,6 +704,14 @@ class SeedRun:
         function(moment)
         if moment.stopped and event in ("round", "evaluate", "checkpoint"):
             record.stopped = BY_CALLBACK
+
+
+def _privacy_log(read: Callable[[], T]) -> T:
+    """What is read of a log of rounds begun."""
+    try:
+        return read()
+    except ValueError as error:
+        raise SettingError(f"directory: {error}") from None
 
 
 def best_row(history: History, settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,14 +10,21 @@ import numpy as np
 from ..channels.link import Link
 from ..core.knobs import SettingError
 from ..core.text import warn
+from ..host.host import Host
+from ..host.lazy_federation import LazyFederation
 from ..methods import name_of
-from ..privacy.accountant import Exposure
+from ..privacy.accountant import LEAST_NOISE, Exposure
 from ..privacy.coverage import why_not
 from ..privacy.noise import Noise
-from ..privacy.plan import PrivacyPlan
+from ..privacy.plan import Mechanism, PrivacyPlan
 from ..privacy.protection import PROTECTIONS
+from ..privacy.samples import SampleExposure
 from ..server.protocol import Contract
+from ..server.roster import Roster
 from ..server.selection import Poisson
+from ..server.server import Server
+from ..task.sample_clipping import check_task
+from .contract import build_contract
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -40,6 +48,8 @@ def check_privacy(parts: RunParts) -> None:
             f"weighting must be 'equal' with privacy {text!r}, got {method.weighting!r}: "  # type: ignore[attr-defined]
             "every client counts alike, so that C bounds what it adds"
         )
+    if s.privacy.unit == "sample":
+        _check_samples(parts, text)
     link = Link.fit(s.channel, method, task)
     if link.aggregate_stage is not None and not s.privacy.at_client:
         raise SettingError(
@@ -51,24 +61,96 @@ def check_privacy(parts: RunParts) -> None:
             f"delta: {s.delta:g} is not below 1 over the {parts.eligible:,} clients: one of them "
             f"could be shown as it is; at most {0.1 / parts.eligible:.1g} is usual"
         )
+    parts.privacy_plan(s.seed)  # refuses a budget that is too small, before anything is written
 
 
-def privacy_plan(s: Settings, eligible: int, sample: int, seed: int) -> PrivacyPlan | None:
-    """Noise and exposure for so many clients heard of so many; None without privacy."""
-    if s.privacy is None:
-        return None
-    poisson = isinstance(s.selection, Poisson) and not s.privacy.at_client and sample < eligible
-    rate = sample / eligible if poisson else 1.0
-    exposure = Exposure(rate, s.rounds if poisson else most_heard(s, eligible, sample))
+def _check_samples(parts: RunParts, text: str) -> None:
+    """Refuse what gradients with clipped samples cannot have, before the first of them."""
+    s = parts.settings
+    if s.batching not in ("replace", "poisson"):
+        raise SettingError(
+            f"batching must be 'poisson' with privacy {text!r}, got {s.batching!r}: every sample "
+            "joins a mini-batch by itself, in secret, which is what the theorem is about"
+        )
+    if "batch" in s.schedule.fields:
+        raise SettingError(
+            f"schedule must leave batch as it is with privacy {text!r}: how likely a sample is in "
+            "a mini-batch is accounted for once"
+        )
+    for group in parts.each_group:
+        check_task(group.first_task)
+
+
+def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> PrivacyPlan:
+    """Noise and exposure for the planned rounds.
+
+    Those of a run that has begun are as they were then, whatever its rounds are now.
+    """
+    s, eligible, sample = parts.settings, parts.eligible, parts.clients_heard
+    protection = s.privacy
+    assert protection is not None
+    by_sample = protection.unit == "sample"
     source = Noise(s.noise_source, seed)
-    plan = PrivacyPlan.of(s.privacy, s.epsilon, s.delta, exposure, sample, eligible, source)
-    one_round = plan.accountant.epsilon(1, s.delta)
+    if begun is not None:
+        samples = (
+            SampleExposure.of(parts.federation.sizes("train").numpy(), s.batch)
+            if by_sample
+            else None
+        )
+        return PrivacyPlan.begun(protection, s.epsilon, s.delta, begun, source, samples)
+    poisson = isinstance(s.selection, Poisson) and not protection.at_client and sample < eligible
+    if (poisson or by_sample) and 0 < protection.noise < LEAST_NOISE:
+        raise SettingError(
+            f"privacy: noise must be 0 or a number >= {LEAST_NOISE:g} with Poisson sampling, "
+            f"got {protection.noise:g}: less protects nobody"
+        )
+    everyone = by_sample and parts.method.traits.trains == "everyone"
+    rounds = s.rounds if poisson or everyone else most_heard(s, eligible, sample)
+    exposure = Exposure(sample / eligible if poisson else 1.0, rounds)
+    samples = sample_exposure(parts, rounds) if by_sample else None
+    plan = PrivacyPlan.of(
+        *(protection, s.epsilon, s.delta, exposure, sample, eligible, source, samples)
+    )
+    one_round = 0.0 if by_sample else plan.accountant.epsilon(1, s.delta)
     if s.epsilon and one_round > s.epsilon:
         raise SettingError(
             f"epsilon must be at least {one_round:.3g} for one round with noise {plan.noise:g} and "
             f"delta {s.delta:g}, got {s.epsilon:g}"
         )
     return plan
+
+
+def sample_exposure(parts: RunParts, rounds: int) -> SampleExposure:
+    """How often gradients touch a sample of each client: by one round of everyone, on trial."""
+    exposure = SampleExposure.of(parts.federation.sizes("train").numpy(), parts.settings.batch)
+    if parts.settings.privacy.noise:  # type: ignore[union-attr]
+        return exposure
+    return replace(exposure, planned=rounds * gradients_per_round(parts))
+
+
+def gradients_per_round(parts: RunParts) -> np.ndarray:  # -> int64[N]
+    """Gradients that each client takes in a round, tried without noise on a host of its own."""
+    s, federation = parts.settings, parts.federation
+    if isinstance(federation, LazyFederation):
+        raise SettingError(
+            "privacy: noise must be given as a number, e.g. 'samples(noise=1)', where the data are "
+            "in other processes: how many gradients a client takes is tried on its data"
+        )
+    counts = np.zeros(federation.clients, dtype=np.int64)
+    for number, group in enumerate(parts.each_group):
+        task = group.task_of(s.seed)
+        contract, of_host = build_contract(
+            *(parts.method, task, s, 0, federation.classes, parts.positive)
+        )
+        mine = (parts.group_numbers == number) & (federation.sizes("train") > 0)
+        wire_ids = mine.nonzero().flatten()
+        roster = Roster()
+        roster.enrol(federation.ids, federation.sizes("train").tolist())
+        server = Server(contract, roster, rule=s.rule, sample=len(wire_ids))
+        host = Host(contract, federation.of(wire_ids), wire_ids, replace(of_host, repeats=False))
+        for update in host.updates(server.open(0).order):
+            counts[update.trained.numpy()] = update.gradients.numpy()
+    return counts
 
 
 def most_heard(s: Settings, eligible: int, sample: int) -> int:

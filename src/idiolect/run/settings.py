@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -31,6 +32,7 @@ from ..host.metrics import (
 from ..methods.batchnorm import CHOICES as STATISTICS
 from ..privacy.noise import SOURCES
 from ..privacy.protection import PROTECTIONS, Central, Protection
+from ..privacy.sums.setting import SecureSums, parse_sums, sums_text
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
@@ -202,11 +204,16 @@ class Optimisation(Knobs):
     """How clients and server step, whatever the method."""
 
     batch: int = knob(
-        64, "mini-batch size", low=1, high=10**9, acts_with={"batching": ("replace", "epochs")}
+        64,
+        "mini-batch size",
+        low=1,
+        high=10**9,
+        acts_with={"batching": ("replace", "epochs", "poisson")},
     )
     batching: str = knob(
         "replace",
-        "mini-batches with replacement, without (epochs), or all data (full)",
+        "mini-batches with replacement, without (epochs), all data (full), or each sample by "
+        "itself (poisson)",
         choices=BATCHING,
     )
     augment: Augmentation = knob(
@@ -306,6 +313,15 @@ class Communication(Knobs):
         "'bucketing(size=2) + trimmed-mean(f=1)'; see: rules",
         parse=RULES.parse,
         write=RULES.text,
+        roles=(MESSAGES,),
+    )
+    secure_sums: SecureSums | None = knob(
+        None,
+        "the server learns the sum of a round's messages, and none of them by itself: true, or "
+        "'secagg(clip=0.5, survivors=0.8)'",
+        parse=parse_sums,
+        write=sums_text,
+        takes=(bool,),
         roles=(MESSAGES,),
     )
 
@@ -474,12 +490,15 @@ class Privacy(Knobs):
         above=0,
         below=1,
         roles=(MESSAGES,),
+        acts_with={"privacy": OtherThan(None)},
     )
     noise_source: str = knob(
         "secret",
         "where noise comes from: the operating system's cryptographic source (secret), or the "
         "seed of the run, so that it repeats to the bit and protects nobody from who knows it",
         choices=SOURCES,
+        roles=(MESSAGES,),
+        acts_with={"privacy": OtherThan(None)},
         refused_in={"deployment": "noise that can be repeated protects nobody"},
     )
 
@@ -652,7 +671,7 @@ SECTIONS: tuple[type[Knobs], ...] = (
 )
 
 
-__all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "fixed_on_resume"]
+__all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "default_settings", "fixed_on_resume"]
 
 
 @dataclass(frozen=True)
@@ -744,7 +763,7 @@ class Settings(
                 f"epsilon must be a number > 0 with privacy {text!r}, got 0: or say how much noise "
                 "there is, e.g. 'central(noise=1)'"
             )
-        where = f"with privacy {text!r}"
+        where = f"with privacy {text!r}" + (f" (epsilon {self.epsilon:g})" if self.epsilon else "")
         for name, plain, reason in (
             ("patience", 0, "when a run stops would depend on figures without noise"),
             ("target_value", None, "when a run stops would depend on figures without noise"),
@@ -839,6 +858,12 @@ class Settings(
             self.weight_decay,
             seed,
         )
+
+
+@lru_cache(maxsize=1)
+def default_settings() -> Settings:
+    """The settings of a run that sets none."""
+    return Settings()
 
 
 def fixed_on_resume(schedule: str = "constant") -> tuple[str, ...]:

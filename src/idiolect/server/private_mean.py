@@ -10,10 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.knobs import SettingError
 from ..core.types import State
 from ..privacy.clipping import clip_factors, clipped_sum, message_norms
 from ..privacy.noise import released
 from ..privacy.plan import PrivacyPlan
+from ..privacy.samples import SampleExposure
+
+MOST_GRADIENTS = 1 << 50
 
 
 @dataclass
@@ -27,28 +31,44 @@ class PrivacyAccount:
     exposures: Tensor  # int64[N], by wire id
     clip: float  # C of the next round
     begun: int = 0  # rounds opened, those that were killed and opened again included
+    killed: int = 0  # of these, rounds that were begun and are in no checkpoint
     log: Callable[[int], None] = field(default=lambda round: None, repr=False)
     _drawn: tuple[int, int] = (-1, 0)  # a round, and the secret seed of its sampling
 
     @classmethod
     def new(cls, plan: PrivacyPlan, clients: int) -> PrivacyAccount:
         """Of clients that have spent nothing."""
-        return cls(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
+        kind = cls if plan.samples is None else SampleAccount
+        return kind(plan, torch.zeros(clients, dtype=torch.int64), plan.protection.clip)
 
     def grow(self, clients: int) -> None:
-        """More clients have enrolled, `clients` in all."""
-        new = self.exposures.new_zeros(clients - len(self.exposures))
+        """More clients have enrolled, `clients` in all.
+
+        One of them may have been heard in a round that was killed before it was in a checkpoint.
+        """
+        new = self.exposures.new_full((clients - len(self.exposures),), self.killed)
         self.exposures = torch.cat([self.exposures, new])
 
     def begin(self, round: int, eligible: Tensor, heard: Tensor) -> None:
         """A round is opened; it is written down before anything is sent."""
+        exposed = eligible if self.plan.exposure.amplified else heard
+        if not self.affords(exposed):
+            raise RuntimeError(f"privacy: round {round + 1} would spend more than epsilon")
         self.log(round)
-        self.count(eligible, heard)
-
-    def count(self, eligible: Tensor, heard: Tensor) -> None:
-        """Add an exposure of everyone who could be heard, or of those who are known to be heard."""
         self.begun += 1
-        self.exposures[eligible if self.plan.exposure.amplified else heard] += 1
+        self.exposures[exposed] += 1
+
+    def count_killed(self, exposed: Tensor) -> None:
+        """Add an exposure of these, of a round that was begun by a process that ended in it."""
+        self.begun += 1
+        self.killed += 1
+        self.exposures[exposed] += 1
+
+    def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
+        """These clients report so many gradients: no exposure where messages have the noise."""
+
+    def end(self, trained: Tensor) -> None:
+        """A round is over in which these clients were to train."""
 
     def sampling_seed(self, round: int, seed: int) -> int:
         """What the draw of a round is keyed by: where sampling amplifies, nobody else may know."""
@@ -104,16 +124,101 @@ class PrivacyAccount:
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self) -> tuple[State, dict[str, Any]]:
         """(tensors, facts) for a checkpoint."""
-        return {"exposures": self.exposures.clone()}, {"clip": self.clip, "begun": self.begun}
+        facts = {"noise": self.plan.noise, "clip": self.clip}
+        counts = {"begun": self.begun, "killed": self.killed}
+        return {"exposures": self.exposures.clone()}, facts | counts
 
-    def load(self, tensors: State, facts: dict[str, Any]) -> None:
-        """As it was saved; ValueError for what was not."""
-        exposures, clip, begun = tensors["exposures"], float(facts["clip"]), int(facts["begun"])
+    def load(self, tensors: State, facts: dict[str, Any], rounds: int) -> None:
+        """As it was saved after so many rounds; ValueError for what was not."""
+        exposures, clip = tensors["exposures"], float(facts["clip"])
+        begun, killed = int(facts["begun"]), int(facts["killed"])
+        if facts["noise"] != self.plan.noise:
+            raise ValueError(
+                f"privacy.noise must be {self.plan.noise!r}, as the run was begun, got "
+                f"{facts['noise']!r}"
+            )
         if not 0 < clip < float("inf"):
             raise ValueError("privacy.clip must be a number > 0")
-        if bool((exposures < 0).any()) or bool((exposures > begun).any()):
+        if begun < rounds + killed:
+            raise ValueError("privacy.begun must be at least the rounds done and killed")
+        most = begun if self.plan.samples is None else MOST_GRADIENTS
+        if bool((exposures < 0).any()) or bool((exposures > most).any()):
             raise ValueError("privacy.exposures must be from 0 to the rounds begun")
-        self.exposures, self.clip, self.begun = exposures.clone(), clip, begun
+        self.exposures, self.clip = exposures.clone(), clip
+        self.begun, self.killed = begun, killed
+
+
+@dataclass
+class SampleAccount(PrivacyAccount):
+    """The same where single samples are protected: every gradient of a client is an exposure.
+
+    A client that was to train and has not reported may have sent its message all the same: it
+    counts with the most gradients that any client has reported. So does every round that was
+    killed.
+    """
+
+    open: int = 0  # rounds begun, by this process or one that was killed, and not ended
+    most: int = 0  # gradients that a client has taken in one round
+    _reported: set[int] = field(default_factory=set)
+
+    @property
+    def exposure(self) -> SampleExposure:
+        assert self.plan.samples is not None
+        return self.plan.samples
+
+    def grow(self, clients: int) -> None:
+        raise SettingError(
+            "privacy: clients cannot join a run with privacy 'samples': how many samples each has "
+            "is part of its plan"
+        )
+
+    def begin(self, round: int, eligible: Tensor, heard: Tensor) -> None:
+        self.log(round)
+        self.begun += 1
+        self.open += 1
+
+    def count_killed(self, exposed: Tensor) -> None:
+        self.begun += 1
+        self.killed += 1
+        self.open += 1
+
+    def gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
+        self.most = max(self.most, int(counts.max()) if len(counts) else 0)
+        self.exposures[wire_ids] += counts * self.open
+        self._reported.update(wire_ids.tolist())
+
+    def end(self, trained: Tensor) -> None:
+        silent = [k for k in trained.tolist() if k not in self._reported]
+        self.exposures[silent] += self._most_per_round() * self.open
+        self.open = 0
+        self._reported.clear()
+
+    def _most_per_round(self) -> int:
+        """Gradients of a client in one round, as far as is known: as planned before the first."""
+        rounds = max(self.plan.exposure.rounds, 1)
+        return self.most or -(-int(self.exposure.planned.max(initial=0)) // rounds) or 1
+
+    def epsilons(self) -> np.ndarray:
+        return self.exposure.each(self.plan.noise, self._counts(), self.plan.delta)
+
+    def worst(self) -> float:
+        return self.exposure.worst(self.plan.noise, self._counts(), self.plan.delta)
+
+    def worst_quickly(self) -> float:
+        return self.exposure.at_most(self.plan.noise, self._counts(), self.plan.delta)
+
+    def _counts(self) -> np.ndarray:
+        return self.exposures.numpy()
+
+    def affords(self, exposed: Tensor) -> bool:
+        plan = self.plan
+        if not plan.epsilon or not len(exposed):
+            return True
+        after = self._counts().copy()
+        after[exposed.numpy()] += self._most_per_round() * (1 + self.open)
+        if bool((after <= self.exposure.planned).all()) and not plan.protection.noise:
+            return True  # the noise was chosen for that
+        return self.exposure.at_most(plan.noise, after, plan.delta, True) <= plan.epsilon
 
 
 @dataclass(frozen=True)
@@ -122,19 +227,27 @@ class PrivateMean:
 
     account: PrivacyAccount
 
+    def divisor(self, asked: int) -> int:
+        """What the sum is divided by: a number that tells nothing of what clients sent.
+
+        The number of clients asked for a message, where that is known; else the expected one.
+        """
+        plan = self.account.plan
+        return plan.sample if plan.exposure.amplified else max(asked, 1)
+
     def __call__(
-        self, up: State, reference: State, version: int
+        self, up: State, reference: State, version: int, asked: int
     ) -> tuple[State, float]:  # -> {part: [1, m]}, C of the next round
         """The noisy mean of the messages, clipped together with all their parts.
 
-        The divisor is the number of clients that a round is to hear, which is known, and not the
-        number that it has heard. With no message at all it is noise: that nobody was heard must not
-        show. Parts that are models are the reference and the mean change.
+        With no message at all it is noise: that nobody was heard must not show. Parts that are
+        models are the reference and the mean change.
         """
         account, plan = self.account, self.account.plan
+        divisor = self.divisor(asked)
         norms = message_norms(up, reference)
         factors = clip_factors(norms, account.clip)
-        adaptive = plan.adaptive_clip
+        adaptive = plan.adaptive_clip(divisor)
         noise = plan.noise if adaptive is None else adaptive.update_noise
         sigma = noise * plan.protection.sensitivity(account.clip)
         means = {}
@@ -142,7 +255,7 @@ class PrivateMean:
             own = reference.get(name)
             total = clipped_sum(rows, own, factors)
             normal = plan.source.normal(1, len(total), f"mean {name}", version).to(total.device)
-            mean = (released(total, normal, sigma) / plan.sample).to(rows.dtype)
+            mean = (released(total, normal, sigma) / divisor).to(rows.dtype)
             means[name] = (mean if own is None else own + mean).unsqueeze(0)
         if adaptive is None:
             return means, account.clip

@@ -19,9 +19,13 @@ from ..core.types import State, leaves
 from ..method import NOBODY, Method
 from ..methods.exchanges import OneExchange, exchanges_of
 from ..methods.wrapped import innermost
+from ..privacy.sums.cost import protocol_bytes
+from ..privacy.sums.distributed import GridNoise
+from ..privacy.sums.setting import SecureSums
 from ..task.task import Task
 from ..wire.messages import HEADER, DownMessage, Schema
 from ..wire.ragged import Ragged, stacked
+from .sum_link import SumLink
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,14 @@ class Contract:
     # names and shapes of the parameters of each group's model, where groups of clients have unlike
     # ones: a host knows the task of its group, and the server that of the first
     layouts: tuple[Any, ...] = ()
+    sums: SecureSums | None = None  # the server learns sums of messages only
+    noise: GridNoise | None = None  # that clients add to messages of secure sums
 
     @cached_property
     def link(self) -> Link:
         """The channel fitted to the method's messages."""
+        if self.sums is not None:
+            return SumLink.of_sums(self.sums, self.method, self.task, self.noise)
         return Link.fit(self.channel, self.method, self.task, bool(self.layouts))
 
     @cached_property
@@ -123,12 +131,14 @@ class Contract:
 
         `method`: as a schedule has it in that round.
         """
+        if not self.addresses:
+            return method.reference(self.task, down)
         own = {n for n, _, _ in self.addressed.parts}
-        known = method.reference(self.task, {n: t for n, t in down.items() if n not in own})
+        of_all = method.reference(self.task, {n: t for n, t in down.items() if n not in own})
         sizes = method.message(self.task)
         models = own & sizes.keys() - set(method.traits.changes)
         rows = {n: down[n] for n in models if down[n].shape[1:] == (sizes[n],)}
-        return known | rows
+        return of_all | rows
 
     # -- the exchanges of a round ------------------------------------------------------------------
     @cached_property
@@ -167,6 +177,12 @@ class Contract:
         least, most = self.link.lengths(version)
         return HEADER.itemsize + least, HEADER.itemsize + most
 
+    def sum_bytes(self, clients: int) -> tuple[int, int]:
+        """(up, down) bytes of each of so many clients for a secure sum, beside its message."""
+        if self.sums is None or not self.up.length:
+            return 0, 0
+        return protocol_bytes(self.sums.plan(clients))
+
     def down_values(self, version: int = 0) -> float:
         """32-bit words of a message down, as the lp-proj paper counts."""
         return self.link.down_values(self.down.values, version) + self.addressed.values
@@ -198,6 +214,8 @@ class Contract:
             self.run,
             self.settings,
         )
+        if self.sums is not None:
+            parts = (*parts, self.sums)
         if task.public is not None:
             parts = (*parts, *(_bytes_of(t) for t in leaves(task.public)))
         return zlib.crc32(repr(parts).encode())

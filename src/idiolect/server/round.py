@@ -23,6 +23,7 @@ from .rules import Rule, TooFew
 from .rules.rule import combine_message
 from .step import ServerStep
 from .streaming_mean import StreamingMean
+from .sum_link import SumLink
 
 # wire ids of some clients -> what coded changes of theirs are changes of, as vectors or rows
 References = Callable[[Tensor], State]
@@ -106,6 +107,10 @@ class Round:
     asked: bool = False  # whether `Server.ask` has been called
     dropped: dict[str, Tensor] = field(default_factory=dict)  # reason -> wire ids admitted before
     excuses: dict[str, Tensor] = field(default_factory=dict)  # why a message is missing -> wire ids
+    # of a secure sum between sites: the sum of the masks on these clients' messages, uint64[m]
+    masks: np.ndarray | None = None
+    summed: Tensor | None = None  # int64; None: messages have no masks
+    unopened: bool = False  # a secure sum that could not be opened
     closed: bool = False
 
     @property
@@ -178,10 +183,10 @@ class RoundRule:
                 f"got {self.rule.name!r}"
             )
         samples = self.samples[selection.to(self.samples.device)]
-        heard = len(samples)
-        weight = float(samples.sum()) if self.own_weights else float(heard)
+        count = len(samples)
+        weight = float(samples.sum()) if self.own_weights else float(count)
         wire_ids = self.wire_ids[selection.cpu()]
-        return replace(self, samples=samples, heard=heard, weight=weight, wire_ids=wire_ids)
+        return replace(self, samples=samples, heard=count, weight=weight, wire_ids=wire_ids)
 
 
 class Overflow(ArithmeticError):
@@ -215,11 +220,16 @@ class Aggregation:
         combine: RoundRule | StreamingMean
         if self.private is not None:
             known = self.reference(current_round.order.factors)
-            up, clip = self.private(self._on_device(got.up), known, current_round.version)
+            asked = len(current_round.order.heard)
+            up, clip = self.private(self._on_device(got.up), known, current_round.version, asked)
             combine = self._of_private_mean(current_round)
         elif current_round.stream is not None:
             up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
             combine = current_round.stream.end()
+        elif isinstance(link, SumLink):
+            known = self.reference(current_round.order.factors)
+            up = self._on_device(link.mean(got.up, current_round.masks, known))
+            combine = self._combine(current_round, got, self.before.rule, one_row=True)
         elif link.aggregate_stage is None:
             up = self._on_device(got.up)
             combine = self._combine(current_round, got, self.before.rule)
@@ -269,8 +279,8 @@ class Aggregation:
         method = contract.method.scaled(factors)
         common = method.broadcast(contract.task, self._method_state())
         if not contract.addresses:
-            known = method.reference(contract.task, common)
-            return lambda wire_ids: known
+            vectors = method.reference(contract.task, common)
+            return lambda wire_ids: vectors
 
         def known_to(wire_ids: Tensor) -> State:
             rows = unpack(contract.addressed, down.only(wire_ids).own[:, HEADER.itemsize :])
@@ -361,17 +371,19 @@ class Aggregation:
         """The rule for one row that stands for all messages; it tells nothing of who was heard."""
         assert self.private is not None
         plan = self.private.account.plan
+        heard = self.private.divisor(len(current_round.order.heard))
+        clients = plan.clients if plan.exposure.amplified else current_round.clients
         one = torch.ones(1, dtype=torch.float64, device=self.contract.task.device)
         nobody = torch.zeros(0, dtype=torch.int64)
         return RoundRule(
             self.contract,
             self.rule,
             samples=one,
-            heard=plan.sample,
-            clients=plan.clients,
+            heard=heard,
+            clients=clients,
             key=0,
             state={},
-            weight=float(plan.sample),
+            weight=float(heard),
             wire_ids=nobody,
         )
 
@@ -389,6 +401,10 @@ SAME_KIND = 1e-3  # a message this much smaller than one that overflows is of an
 def candidates(current_round: Round) -> AdmittedMessages:
     """The messages that may count: those of the clients that took part in every exchange."""
     got = current_round.inbox.admitted()
+    if current_round.summed is not None:
+        others = ~torch.isin(got.wire_ids, current_round.summed)
+        current_round.drop(got.wire_ids[others], "masked")
+        got = got.only(~others)
     if not current_round.asked:
         return got
     dropped_ids = torch.cat([got.wire_ids[:0], *current_round.dropped.values()])
@@ -418,7 +434,11 @@ def settle(
         except Overflow:  # of the server's own numbers: messages are clipped
             return None, got
     unasked = current_round.asked and current_round.second is None
-    while len(got.wire_ids) >= max(quorum, 1) and not unasked:
+    sums = aggregation.contract.sums
+    if sums is not None:
+        quorum = max(quorum, sums.least(len(current_round.order.heard)))
+    impossible = unasked or current_round.unopened
+    while len(got.wire_ids) >= max(quorum, 1) and not impossible:
         try:
             outcome = current_round.second.outcome if current_round.second else None
             return outcome or aggregation(current_round, got), got
@@ -426,7 +446,7 @@ def settle(
             break
         except Overflow:
             failed = torch.ones(len(got.wire_ids), dtype=torch.bool)
-            if current_round.stream is None:  # a sum does not show who it was
+            if current_round.stream is None and sums is None:  # a sum does not show who it was
                 failed = overflowing(aggregation, current_round, got)
             current_round.drop(got.wire_ids[failed], "overflow")
             if current_round.second is not None:  # what was asked for was shaped by them too

@@ -100,6 +100,8 @@ class Server:
             self.private_mean = PrivateMean(self.privacy)
         self.plan = StreamingPlan.of(contract, rule, sample, memory, self.private_mean is not None)
         self._clients = int(roster.eligible.sum())  # N when the run started
+        if privacy is not None and privacy.exposure.amplified:
+            self._clients = privacy.clients
 
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
@@ -127,12 +129,8 @@ class Server:
     # -- a round ---------------------------------------------------------------------------------
     def candidates(self) -> Tensor | None:  # -> int64, increasing
         """Whom to ask for the loss of the shared model before the next round; None for nobody."""
-        if self.taking_part is not None:
-            return None
-        pool = self._pool(self.rounds)
-        if not self.contract.up.length:
-            return None
-        if not self.selection.most_asked(pool.sample, len(pool.eligible)):
+        asks = self.selection.asks and self.taking_part is None and self.contract.up.length
+        if not asks or not self.selection.most_asked(self.sample, int(self.roster.eligible.sum())):
             return None
         return self._sampled(self.rounds)
 
@@ -233,6 +231,8 @@ class Server:
     ) -> None:
         """Gradient evaluations that clients report, and what else the method counts."""
         self.ledger.add_gradients(wire_ids, gradients)
+        if self.privacy is not None:
+            self.privacy.gradients(wire_ids, gradients)
         for name, counts in (counted or {}).items():
             self.ledger.add_counted(wire_ids, counts, name)
 
@@ -335,6 +335,8 @@ class Server:
         """
         self._check_open(current_round)
         current_round.closed = True
+        if self.privacy is not None:
+            self.privacy.end(current_round.order.train)
         heard_ids = current_round.order.heard
         self.version = max(self.version, current_round.version + 1)
         if not self.contract.up.length:
@@ -425,7 +427,7 @@ class Server:
         """How messages of a version would be combined, from the server as it is now."""
         contract = self.contract.of(self.version if version is None else version)
         rule_state = under(self.rule_state, _of_rule(contract))
-        before = Outcome(self.state, self.channel_state, rule_state, rows=self.rows.all())
+        before = Outcome(self.state, self.channel_state, rule_state, rows=self._rows_of_all())
         own_weights = self.roster.own_weights
         return Aggregation(
             contract,
@@ -449,7 +451,11 @@ class Server:
 
     def method_state(self) -> State:
         """The server's state as the method knows it, with the rows of all clients."""
-        return self.step.method_state(self.state) | self.rows.all()
+        return self.step.method_state(self.state) | self._rows_of_all()
+
+    def _rows_of_all(self) -> State:
+        """What the method keeps for each client."""
+        return self.rows.all() if self.contract.keeps_rows else {}
 
     # -- messages --------------------------------------------------------------------------------
     @property
@@ -516,9 +522,10 @@ class Server:
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
         down = sum(one.down.length + one.addressed.length for one in exchanges)
-        asked = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
-        questions = (contract.down.length + ANSWER.length) * asked if up else 0
-        return questions + down * trained + (up + self._second_exchange_bytes) * self.sample
+        candidate_count = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
+        questions = (contract.down.length + ANSWER.length) * candidate_count if up else 0
+        up += self._second_exchange_bytes + sum(self.contract.sum_bytes(self.sample))
+        return questions + down * trained + up * self.sample
 
     @cached_property
     def _second_exchange_bytes(self) -> int:
@@ -560,14 +567,23 @@ class Server:
         if self.privacy is None or not self.contract.up.length:
             return True
         amplified = self.privacy.plan.exposure.amplified
-        exposed = self.roster.eligible_ids() if amplified else self._sampled(self.rounds)
+        by_gradient = self.privacy.plan.samples is not None
+        everyone = amplified or (by_gradient and self.contract.method.traits.trains == "everyone")
+        exposed = self.roster.eligible_ids() if everyone else self._sampled(self.rounds)
         return self.privacy.affords(exposed)
 
-    def count_killed(self, rounds: Iterable[int]) -> None:
-        """These rounds were begun after the checkpoint by a process that ended: they count."""
-        if self.privacy is not None:
-            for number in rounds:
-                self.privacy.count(self.roster.eligible_ids(), self._sampled(number))
+    def count_killed(self, rounds: Iterable[int | None], known: bool = True) -> None:
+        """These rounds were begun after the checkpoint by a process that ended: they count.
+
+        None: which round is not known. `known`: whether the same clients could take part as now.
+        """
+        if self.privacy is None:
+            return
+        everyone = self.roster.eligible_ids() if known else torch.arange(len(self.roster))
+        sampled = known and not self.privacy.plan.exposure.amplified
+        for number in rounds:
+            exact = self._sampled(number) if sampled and number is not None else everyone
+            self.privacy.count_killed(exact)
 
     def _sampled(self, number: int) -> Tensor:
         return self.selection.draw(self._pool(number))

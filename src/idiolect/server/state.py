@@ -154,7 +154,8 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     server.rule_state = _on_device(server, under(tensors, "rule."))
     server.roster = roster
     if server.privacy is not None:
-        server.privacy.load(under(tensors, "privacy."), facts["privacy"])
+        rounds = server.contract.round_of(facts["version"])
+        server.privacy.load(under(tensors, "privacy."), facts["privacy"], rounds)
     server.ledger = Ledger.load(counts, facts["ledger"], server.ledger.more)
 
 

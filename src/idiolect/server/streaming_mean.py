@@ -38,11 +38,15 @@ class StreamingPlan:
         """For `sample` messages per round and `memory` bytes."""
         numbers = sum(form.n for form in contract.link.parts.values())
         cohort = sample * numbers * contract.task.dtype.itemsize
+        if contract.sums is not None:
+            cohort = sample * numbers * 8  # whole numbers of 64 bits
         if cohort <= memory:
             return cls(cohort)
         reason = ""
         if private:
             reason = "the server clips each message before it adds noise to their sum"
+        elif contract.sums is not None:
+            reason = "secure sums are opened at the end of a round"
         elif not rule.streams:
             reason = f"the rule {rule.name!r} compares all messages of a round"
         elif not contract.method.traits.can_stream:

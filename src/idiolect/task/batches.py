@@ -159,8 +159,7 @@ class Batches:
             batch = self._each_by_itself()
         else:
             batch = self._with_replacement()
-        batch = replace(batch, uses=torch.zeros(1, dtype=torch.int64))
-        if self._augment and self._augment_keys is not None:
+        if self._augment_keys is not None and self._augment:
             inputs = self._augment.apply(first(batch.inputs), self._augment_keys, self.step)
             batch = replace(batch, inputs=inputs)
         self.step += 1
@@ -222,7 +221,8 @@ class Batches:
         exists = np.arange(place.shape[1]) < counts[:, None]
         expected = np.minimum(self.batch, self.sizes)
         batch = self._gather(place, exists, drawn=np.maximum(expected, 1)[:, None])
-        return replace(batch, expected=torch.from_numpy(expected).to(batch.weights))
+        uses = torch.zeros(1, dtype=torch.int64)
+        return replace(batch, expected=torch.from_numpy(expected).to(batch.weights), uses=uses)
 
     def all(self) -> Batch:
         """All training data of every row."""

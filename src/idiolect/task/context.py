@@ -80,6 +80,7 @@ class Here:
         self._clients = clients
         self._validate = validate
         self._purpose = purpose
+        self._augments = bool(augment)
         self._restarts = 0
         self.counts: dict[str, Tensor] = {}  # int64[K] each: see `count`
         # running statistics [K, m] of each model that a client trains; {} where a model has none
@@ -176,11 +177,10 @@ class Here:
 
     def _streams(self, purpose: str) -> dict[str, Keys]:
         """Of the draws of samples, of the model's own randomness, and of the augmentation."""
-        return {
-            "keys": self.keys(purpose),
-            "noise_keys": self.keys(f"{purpose} noise"),
-            "augment_keys": self.keys(f"{purpose} augment"),
-        }
+        keys = {"keys": self.keys(purpose), "noise_keys": self.keys(f"{purpose} noise")}
+        if self._augments:
+            keys["augment_keys"] = self.keys(f"{purpose} augment")
+        return keys
 
     def complete(self, x: Tensor, model: str = "w") -> Tensor:  # x[K, d] -> [K, d + m]
         """Models with their running statistics; as they are where a model has none."""

@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from ..core.knobs import SettingError
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class SampleNoise(Protocol):
-    """The noise of the clipped sums of K models, [K, d]: before they are divided by B."""
+    """The clipped sums of K models, [K, d], with noise: before they are divided by B."""
 
-    def __call__(self, shape: torch.Size, batch: Batch) -> Tensor: ...
+    def __call__(self, sums: Tensor, batch: Batch) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,8 @@ class SampleClipping:
         if int(batch.uses) >= self.uses:
             raise SettingError(
                 f"sample clipping: a mini-batch is for {self.uses} gradient(s) here, and the "
-                "method asks for one more; draw another (fresh=true, same_batch=false), or have "
-                "more uses accounted"
+                "method asks for one more; it must draw another (fresh=true of lp-proj, "
+                "same_batch=false of others)"
             )
         batch.uses.add_(1)
 

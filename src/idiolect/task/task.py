@@ -139,6 +139,13 @@ class Task:
         task._prepare(self.model, self._loss, replace(numerics or self.numerics, **changes))
         return task
 
+    def with_clipped_samples(self, clipping: SampleClipping) -> Task:
+        """The same, start and all, with the gradients of DP-SGD."""
+        task = copy.copy(self)
+        task.numerics = replace(self.numerics, sample_clipping=clipping)
+        task._sample_sums = None
+        return task
+
     def extended(self, extend: Callable[[nn.Module], nn.Module]) -> Task:
         """The same with what `extend` adds to the module: named parts that a method needs.
 
@@ -333,7 +340,7 @@ class Task:
         clipping.use(batch)
         sums = self._sample_sums.clipped_sums(x, batch, self.objective, clipping.norm)
         if clipping.noise is not None:
-            sums = sums + clipping.noise(sums.shape, batch)
+            sums = clipping.noise(sums, batch)
         return sums / batch.expected_samples().to(sums).unsqueeze(1)
 
     def _by_kernel(self, work: Callable[[Kernel], Any]) -> Any:

@@ -83,10 +83,10 @@ def federation(empty: bool = False, seed: int = 0) -> Federation:
         x = np.concatenate([x, np.ones((2, 5))])
         y = np.append(y, [0, 1])
         split = np.append(split, ["test", "valid"])
-    made = Federation.from_arrays(
+    clients = Federation.from_arrays(
         torch.from_numpy(x), y, ids, split=split, classes=3, name="conformance"
     )
-    return made.with_public(torch.from_numpy(2 * rng.standard_normal((12, 5))))
+    return clients.with_public(torch.from_numpy(2 * rng.standard_normal((12, 5))))
 
 
 def task() -> Task:

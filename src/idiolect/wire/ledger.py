@@ -129,6 +129,12 @@ class Ledger:
         self.sent_up(wire_ids, lengths, torch.full((len(wire_ids),), float(values)))
         self.bytes_admitted += int(lengths.sum())
 
+    def summed(self, wire_ids: Tensor, up: Tensor, down: Tensor) -> None:
+        """Bytes of these clients for a secure sum, beside their messages; they are no numbers."""
+        self.counts["bytes_up"][wire_ids] += up
+        self.counts["bytes_down"][wire_ids] += down
+        self.bytes_admitted += int(up.sum())
+
     def add_gradients(self, wire_ids: Tensor, counts: Tensor) -> None:
         """Count the gradients that these clients evaluated."""
         self.counts["gradients"][wire_ids] += counts

@@ -175,6 +175,7 @@ def content(reply: Call, itemsize: int) -> Content:
         )
     words_of = {
         "hello": "version, name and rounds done",
+        "summed": "keys and shares of masks, for a sum of messages",
         "consent": "whether the owner has agreed to it",
     }
     return Content(0, words_of.get(reply.kind, ""))

@@ -192,9 +192,11 @@ def _allowed(facts: dict[str, Any]) -> str:
     caps = [f"{most:,} {name}" for name, most in facts["caps"].items()]
     caps = caps if "rounds" in facts["caps"] else ["ANY NUMBER OF ROUNDS", *caps]
     words = f"{', '.join(caps)}, ever; batches of at least {facts['min_batch']}"
-    left = facts["rounds_left"]
-    if left is not None and left < facts["rounds"]:
-        words += f". CAREFUL: {plural(left, 'round')} of these are left; max_rounds allows more"
+    remainder = facts["rounds_left"]
+    if remainder is not None and remainder < facts["rounds"]:
+        words += (
+            f". CAREFUL: {plural(remainder, 'round')} of these are left; max_rounds allows more"
+        )
     return words
 
 

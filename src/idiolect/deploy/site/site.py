@@ -25,6 +25,8 @@ from ...host.durable import Durable, rounds_on_disk, versions_on_disk
 from ...host.host import Host, HostSettings
 from ...host.service import Refused, Service
 from ...methods.wrapped import innermost
+from ...privacy.sums.cost import most_bytes as most_sum_bytes
+from ...privacy.sums.primitives import flower as cryptography
 from ...server.protocol import Contract
 from ..config import FederationTerms
 from .agreement import (
@@ -52,7 +54,7 @@ from .rules import (
 )
 from .state import CURRENT, ROWS, AuditLog, StateFolder, now
 
-ROUND_CALLS = ("update", "answer", "conclude", "evaluate", "evaluate_shared")
+ROUND_CALLS = ("sum", "update", "answer", "conclude", "evaluate", "evaluate_shared")
 MOST_RUNS = 1000  # of a state directory, in which rounds were concluded
 MOST_MAGNITUDE = 1e9  # of a number in a message down: beyond it nothing is learnt
 SMALL = calls.MOST_FACTS + (64 << 10)  # bytes of a frame before anything is agreed
@@ -110,6 +112,11 @@ def check_terms(run: AgreedRun, rules: Rules) -> None:
             f"allow_private_rows: {name} as agreed tells the private models of this site "
             f"({method.traits.discloses}); its owner has not allowed that"
         )
+    if run.contract.sums is not None:
+        try:
+            cryptography()
+        except SettingError as error:
+            raise Refused(str(error)) from None
     for metric in run.settings.metrics:
         if metric.name not in rules.metrics:
             raise Refused(
@@ -181,6 +188,8 @@ class Site:
             up = max(contract.up.length, contract.up.values * 8)
             down = contract.down.length + clients * contract.addressed.length
             most += down + 2 * up + 64 * clients
+            if contract.sums is not None:
+                most += clients * most_sum_bytes(contract.sums.plan(contract.sums.clients))
         return min(most, self.rules.most_bytes)
 
     def close(self) -> None:
@@ -395,6 +404,7 @@ class Site:
                 for name in self._of_run(other):
                     self.usage.files.pop(name, None)
                 self.usage.concluded.pop(f"{other:08x}", None)
+                self.usage.opened.pop(f"{other:08x}", None)
                 self.usage.save(self.folder.path)
                 self.folder.remove(other)
         if len(self.folder.runs()) >= MOST_RUNS:
@@ -454,7 +464,9 @@ class Site:
         host = agreed.host(enrolment)
         durable = Durable(host, self.folder.run(agreed.agreement.run) / ROWS)
         durable.load(begun)
-        self.service = Service(host, durable)
+        self.service = Service(host, durable, masked=True)
+        if self.service.sums is not None:
+            self.service.sums.opened = self.usage.opened.get(self._run_name, -1)
 
     def _agreed(self) -> AgreedRun:
         if self.agreed is None:
@@ -498,6 +510,8 @@ class Site:
                 service.undo(call.facts["version"])
                 self.usage.last_order = ""  # it stays counted, and repeated counts again
             raise
+        if service.sums is not None:
+            self.usage.opened[self._run_name] = service.sums.opened
         self._keep_down(call, service)
         self._note_concluded(service)
         if not again:
@@ -574,6 +588,7 @@ _KINDS = {
     "update": "an order to train, with the shared model",
     "answer": "asks for the values of some coordinates",
     "conclude": "whose messages counted",
+    "sum": "keys and shares of masks, for a sum of messages",
     "evaluate": "asks for figures of the personal models",
     "evaluate_shared": "asks for figures of the shared model",
 }

@@ -246,6 +246,8 @@ class Usage:
     questions: list[str] = field(default_factory=list)  # SHA-256 of forms and sums asked for
     concluded: dict[str, int] = field(default_factory=dict)  # run -> the last round on disk
     files: dict[str, str] = field(default_factory=dict)  # name -> SHA-256 of what must be there
+    # run -> the last round whose secure sum this site has helped to open, or -1
+    opened: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counts = [v for v in (*vars(self).values(), *self.metrics.values()) if isinstance(v, int)]

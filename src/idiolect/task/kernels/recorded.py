@@ -31,6 +31,7 @@ class RecordedWeight(Tensor):
 
     key: str
     record: Record
+    rows: Tensor  # [K, ...]: of each client; what the module sees is the first of them
     place: Any  # which part of the weight it is, as an index; None = all of it
     full: torch.Size
 
@@ -59,11 +60,12 @@ _METADATA = {
 
 
 def plain(t: Any) -> Any:
-    """A weight as an ordinary tensor."""
+    """A weight of one client as an ordinary tensor."""
     if not isinstance(t, RecordedWeight):
         return t
-    with torch._C.DisableTorchFunctionSubclass():
-        return t.as_subclass(Tensor)
+    if t.record.clients > 1:
+        raise Unrecorded("a function that is not known for the weights of several clients")
+    return t.rows[0]
 
 
 def recorded(*tensors: Any) -> Record:
@@ -92,10 +94,14 @@ class _Tap(torch.autograd.Function):
 
 
 class Record:
-    """The uses of all weights in one pass over n samples."""
+    """The uses of all weights in one pass over the samples of K clients, one client after another.
 
-    def __init__(self, samples: int, device: torch.device):
-        self.samples = samples
+    The module sees one batch; only functions of weights treat it client by client.
+    """
+
+    def __init__(self, clients: int, samples: int, device: torch.device):
+        self.clients = clients
+        self.samples = samples  # n, of all clients
         self.uses: dict[str, list[Use]] = {}
         # what a backward pass goes to, as weights have no gradient
         self.anchor = torch.zeros((), device=device, requires_grad=True)
@@ -108,10 +114,28 @@ class Record:
         self.inputs.append((t, t._version))
         return t.detach()
 
-    def weight(self, name: str, value: Tensor, place: Any = None, full: Any = None) -> Tensor:
-        w: Any = value.detach().as_subclass(RecordedWeight)
-        w.key, w.record, w.place, w.full = name, self, place, full or value.shape
+    def weight(self, name: str, rows: Tensor, place: Any = None, full: Any = None) -> Tensor:
+        """What a module is given for rows[K, ...]; `place` in weights of the shape `full`."""
+        rows = rows.detach()
+        w: Any = rows[0].as_subclass(RecordedWeight)
+        w.key, w.record, w.rows = name, self, rows
+        w.place, w.full = place, full or rows.shape[1:]
         return w
+
+    def beside(self, w: Any, x: Tensor) -> Tensor:
+        """A weight in the form that is added to x[n m, ...], or multiplied with it."""
+        if not isinstance(w, RecordedWeight):
+            return w
+        if self.clients == 1:
+            return w.rows[0]
+        shape = tuple(w.shape)[1:] if w.dim() == x.dim() else tuple(w.shape)
+        shape = (1,) * (x.dim() - 1 - len(shape)) + shape
+        rows = w.rows.reshape(self.clients, 1, *shape)
+        return rows.expand(-1, len(x) // self.clients, *shape).flatten(0, 1)
+
+    def by_client(self, t: Tensor) -> Tensor:
+        """[n, ...] -> [K, n / K, ...]"""
+        return t.unflatten(0, (self.clients, -1))
 
     def tap(self, z: Tensor) -> tuple[Tensor, _Call]:
         """A new tensor, and where the derivative by it will be."""
@@ -122,7 +146,7 @@ class Record:
         if not isinstance(w, RecordedWeight):  # frozen
             return
         if w.place is not None:
-            use = _PartUse(use.samples, use.call, use, w.place, tuple(w.full))
+            use = _PartUse(self, use.call, use, w.place, tuple(w.full))
         self.uses.setdefault(w.key, []).append(use)
 
     def by_sample(self, t: Tensor) -> Tensor:
@@ -145,8 +169,8 @@ class Record:
         parts = [squares_of(uses) for uses in self.uses.values() if uses]
         return torch.stack(parts).sum(0) if parts else self.anchor.new_zeros(self.samples)
 
-    def sums(self, name: str, scale: Tensor) -> Tensor | None:
-        """Σ_s scale_s g_s of one weight; None where it has no gradient."""
+    def sums(self, name: str, scale: Tensor) -> Tensor | None:  # -> [K, *shape]
+        """Σ_s scale_s g_s of each client, of one weight; None where it has no gradient."""
         parts = [use.scaled(scale) for use in self.uses.get(name, ())]
         return sum(parts[1:], parts[0]) if parts else None
 
@@ -162,8 +186,12 @@ class Record:
 class Use:
     """One use of a weight: the gradients of single samples, their norms and their scaled sum."""
 
-    samples: int
+    record: Record
     call: _Call
+
+    @property
+    def samples(self) -> int:
+        return self.record.samples
 
     @property
     def delta(self) -> Tensor:
@@ -177,9 +205,11 @@ class Use:
         each = self.each().reshape(self.samples, -1)
         return torch.linalg.vecdot(each, each)
 
-    def scaled(self, scale: Tensor) -> Tensor:
+    def scaled(self, scale: Tensor) -> Tensor:  # scale[n] -> [K, *shape]
         each = self.each()
-        return (scale.to(each.dtype) @ each.reshape(self.samples, -1)).view(each.shape[1:])
+        by_client = self.record.by_client(each.reshape(self.samples, -1))
+        shares = self.record.by_client(scale.to(each.dtype)).unsqueeze(1)
+        return torch.bmm(shares, by_client).view(-1, *each.shape[1:])
 
     def blank(self, broken: Tensor) -> None:
         self.call.delta = _blanked(self.delta, broken)
@@ -231,7 +261,8 @@ class MatrixUse(Use):
             return super().scaled(scale)
         a, delta = self._both()
         delta = delta * scale.to(delta.dtype).view(-1, 1, 1)
-        return (delta.flatten(0, 1).T @ a.flatten(0, 1)).view(self.shape)
+        delta, a = (self.record.by_client(t).flatten(1, 2) for t in (delta, a))
+        return torch.bmm(delta.transpose(1, 2), a).view(-1, *self.shape)
 
     def blank(self, broken: Tensor) -> None:
         super().blank(broken)
@@ -305,7 +336,10 @@ class LookupUse(Use):
     def scaled(self, scale: Tensor) -> Tensor:
         delta = self._rows()
         delta = (delta * scale.to(delta.dtype).view(-1, 1, 1)).flatten(0, 1)
-        return delta.new_zeros(self.shape).index_add_(0, self.index.flatten(), delta)
+        clients = self.record.clients
+        blank = delta.new_zeros(clients * self.shape[0], self.shape[1])
+        index = _of_client(self.record, self.index, self.shape[0]).flatten()
+        return blank.index_add_(0, index, delta).view(clients, *self.shape)
 
     def times(self, matrix: MatrixUse) -> Tensor:  # -> [n]
         """The inner products of its gradients and those of a matrix that is the same weight."""
@@ -327,18 +361,18 @@ class _PartUse(Use):
 
     def each(self) -> Tensor:
         part = self.of_part.each()
-        every = self.place if isinstance(self.place, tuple) else (self.place,)
-        whole = part.new_zeros(self.samples, *self.full)
-        whole[(slice(None), *every)] = part
-        return whole
+        return self._into(part.new_zeros(self.samples, *self.full), part)
 
     def squares(self) -> Tensor:
         return self.of_part.squares()
 
     def scaled(self, scale: Tensor) -> Tensor:
         part = self.of_part.scaled(scale)
-        whole = part.new_zeros(self.full)
-        whole[self.place] = part
+        return self._into(part.new_zeros(len(part), *self.full), part)
+
+    def _into(self, whole: Tensor, part: Tensor) -> Tensor:
+        every = self.place if isinstance(self.place, tuple) else (self.place,)
+        whole[(slice(None), *every)] = part
         return whole
 
     def blank(self, broken: Tensor) -> None:
@@ -374,14 +408,7 @@ def rule(*functions: Any) -> Callable[[Callable], Callable]:
 
 @rule(F.linear)
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    record = recorded(weight, bias)
-    a = record.by_sample(record.activation(x))
-    out, call = record.tap(F.linear(x, plain(weight), plain(bias)))
-    n = record.samples
-    record.add(weight, MatrixUse(n, call, a, tuple(weight.shape), record.by_sample))
-    if bias is not None:
-        record.add(bias, SumUse(n, call, tuple(bias.shape)))
-    return out
+    return _product(x, weight, bias, transposed=False)
 
 
 @rule(torch.addmm)
@@ -389,13 +416,34 @@ def addmm(bias: Tensor, x: Tensor, weight: Tensor, *, beta: float = 1, alpha: fl
     """The linear layer of some language models: weight[inputs, outputs]."""
     if (beta, alpha) != (1, 1) or bias.dim() != 1:
         raise Unrecorded("addmm with factors")
-    record = recorded(bias, weight)
+    return _product(x, weight, bias, transposed=True)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
+    """W x + b."""
+    record = recorded(weight, bias)
     a = record.by_sample(record.activation(x))
-    out, call = record.tap(torch.addmm(plain(bias), x, plain(weight)))
-    n, shape = record.samples, tuple(weight.shape)
-    record.add(weight, MatrixUse(n, call, a, shape, record.by_sample, transposed=True))
-    record.add(bias, SumUse(n, call, tuple(bias.shape)))
+    if record.clients == 1:
+        matrix = plain(weight)
+        z = F.linear(x, matrix.T if transposed else matrix, plain(bias))
+    else:
+        z = _of_clients(record, x, weight, transposed)
+        z = z if bias is None else z.add_(record.beside(bias, z))
+    out, call = record.tap(z)
+    shape = tuple(weight.shape)
+    record.add(weight, MatrixUse(record, call, a, shape, record.by_sample, transposed))
+    if bias is not None:
+        record.add(bias, SumUse(record, call, tuple(bias.shape)))
     return out
+
+
+def _of_clients(record: Record, x: Tensor, weight: Tensor, transposed: bool) -> Tensor:
+    """x[n m, ..., inputs] by the matrix of each client."""
+    if not isinstance(weight, RecordedWeight):
+        return F.linear(x, weight.T if transposed else weight)
+    matrices = weight.rows if transposed else weight.rows.transpose(1, 2)
+    z = torch.bmm(x.reshape(record.clients, -1, x.shape[-1]), matrices)
+    return z.view(*x.shape[:-1], z.shape[2])
 
 
 @rule(torch.conv1d, torch.conv2d)
@@ -427,9 +475,9 @@ def convolution(
             t = t.flatten(2).transpose(1, 2)
             return t if len(t) == n else t.reshape(n, -1, t.shape[2])
 
-        record.add(weight, MatrixUse(n, call, positions(patches), shape, positions))
+        record.add(weight, MatrixUse(record, call, positions(patches), shape, positions))
     if bias is not None:
-        record.add(bias, SumUse(n, call, tuple(bias.shape), channels_first=len(x) == n))
+        record.add(bias, SumUse(record, call, tuple(bias.shape), channels_first=len(x) == n))
         if len(x) != n:
             raise Unrecorded("a convolution over parts of samples")
     return out
@@ -478,14 +526,30 @@ def embedding(
     return lookup(weight, input, padding_idx)
 
 
-def lookup(weight: Tensor, index: Tensor, padding: int | None = None) -> Tensor:
+def lookup(weight: Any, index: Tensor, padding: int | None = None) -> Tensor:
     record = recorded(weight)
     if not index.dim() or index.shape[0] % record.samples or weight.dim() != 2:
         raise Unrecorded("an embedding of other things than samples")
-    out, call = record.tap(plain(weight)[index])
+    if record.clients == 1:
+        z = plain(weight)[index]
+    else:
+        if bool(((index >= len(weight)) | (index < -len(weight))).any()):
+            raise IndexError("index out of range")  # it would be a row of another client
+        z = weight.rows.flatten(0, 1)[_of_client(record, index % len(weight), len(weight))]
+    out, call = record.tap(z)
     rows = torch.where(index < 0, index + len(weight), index).reshape(record.samples, -1)
-    record.add(weight, LookupUse(record.samples, call, rows, tuple(weight.shape), padding))
+    record.add(weight, LookupUse(record, call, rows, tuple(weight.shape), padding))
     return out
+
+
+def _of_client(record: Record, index: Tensor, rows: int) -> Tensor:
+    """Places in the tables of all clients, one below the other, of index[n m, ...] in its own."""
+    if record.clients == 1:
+        return index
+    first = torch.arange(record.clients, device=index.device) * rows
+    return index + first.repeat_interleave(len(index) // record.clients).view(
+        -1, *[1] * (index.dim() - 1)
+    )
 
 
 @rule(Tensor.__getitem__)
@@ -500,7 +564,8 @@ def item(weight: Tensor, index: Any) -> Tensor:
     every = index if isinstance(index, tuple) else (index,)
     if weight.place is not None or not all(isinstance(i, (slice, int)) for i in every):
         raise Unrecorded("a part of a part of a weight")
-    return weight.record.weight(weight.key, plain(weight)[index], index, weight.shape)
+    part = weight.rows[(slice(None), *every)]
+    return weight.record.weight(weight.key, part, index, weight.shape)
 
 
 @rule(F.layer_norm)
@@ -539,15 +604,18 @@ def _normed(x: Tensor, weight: Tensor | None, bias: Tensor | None, by_channel: b
     if x.shape[0] % n or (by_channel and len(x) != n):
         raise Unrecorded("a norm whose first axis is not that of the samples")
 
-    def along(t: Tensor) -> Tensor:
-        return plain(t).view(-1, *[1] * (x.dim() - 2)) if by_channel else plain(t)
+    def along(t: Any) -> Tensor:
+        t = record.beside(t, x.flatten(2).transpose(1, 2)) if by_channel else record.beside(t, x)
+        if not by_channel:
+            return t
+        return t.view(-1, x.shape[1], *[1] * (x.dim() - 2))
 
     z = x * along(weight) if weight is not None else x.clone()
     out, call = record.tap(z if bias is None else z.add_(along(bias)))
     if weight is not None:
-        record.add(weight, SumUse(n, call, tuple(weight.shape), x.detach(), by_channel))
+        record.add(weight, SumUse(record, call, tuple(weight.shape), x.detach(), by_channel))
     if bias is not None:
-        record.add(bias, SumUse(n, call, tuple(bias.shape), None, by_channel))
+        record.add(bias, SumUse(record, call, tuple(bias.shape), None, by_channel))
     return out
 
 
@@ -565,20 +633,22 @@ def _pointwise(function: Callable, one: Any, other: Any) -> Tensor:
     weight, x = (one, other) if isinstance(one, RecordedWeight) else (other, one)
     record = recorded(weight)
     values = record.activation(x)
-    z = function(x, plain(weight))
+    if x.dim() < 2 or x.shape[0] % record.samples or weight.dim() > x.dim():
+        raise Unrecorded("a sum or product that is not over samples")
+    z = function(x, record.beside(weight, x))
     same_axis = weight.dim() == x.dim() and weight.shape[0] != 1
-    if z.shape != x.shape or same_axis or x.shape[0] % record.samples or x.dim() < 2:
+    if z.shape != x.shape or same_axis:
         raise Unrecorded("a sum or product that is not over samples")
     if weight.dim() > 0 and weight.dim() == x.dim() and len(x) != record.samples:
         raise Unrecorded("a sum or product over parts of samples")
     out, call = record.tap(z)
     factor = values if function is torch.mul else None
-    record.add(weight, SumUse(record.samples, call, tuple(weight.shape), factor))
+    record.add(weight, SumUse(record, call, tuple(weight.shape), factor))
     return out
 
 
 @rule(Tensor.expand)
-def expand(weight: Tensor, *sizes: Any) -> Tensor:
+def expand(weight: Any, *sizes: Any) -> Tensor:
     """A token of the model's own, once for each sample."""
     record = recorded(weight)
     sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
@@ -587,6 +657,7 @@ def expand(weight: Tensor, *sizes: Any) -> Tensor:
     )
     if not same or weight.shape[0] != 1 or sizes[0] != record.samples:
         raise Unrecorded("a weight that is repeated otherwise than for each sample")
-    out, call = record.tap(plain(weight).expand(*sizes).clone())
-    record.add(weight, SumUse(record.samples, call, tuple(weight.shape)))
+    rows = weight.rows.expand(-1, sizes[0] // record.clients, *sizes[1:])  # [K, 1, ...]
+    out, call = record.tap(rows.flatten(0, 1).clone())
+    record.add(weight, SumUse(record, call, tuple(weight.shape)))
     return out

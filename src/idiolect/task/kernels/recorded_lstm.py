@@ -36,7 +36,7 @@ def lstm(
         raise Unrecorded("an LSTM of packed sequences, or with projections")
     record = recorded(*weights)
     h = x.transpose(0, 1) if batch_first else x  # [T, n, inputs]
-    if x.dim() != 3 or h.shape[1] != record.samples:
+    if record.clients > 1 or x.dim() != 3 or h.shape[1] != record.samples:
         raise Unrecorded("an LSTM whose first axis is not that of the samples")
     ends: list[tuple[Tensor, Tensor]] = []
     for layer in range(layers):
@@ -64,16 +64,15 @@ def _cell(
     of_input, of_state, *biases = (plain(w) for w in weights)
     bias = biases[0] + biases[1] if biases else None
     out, h, c = _Through.apply(x, *start, of_input, of_state, bias, record.anchor, call)
-    n = record.samples
     before = torch.cat([start[0].detach().unsqueeze(0), out.detach()[:-1]])
 
     def by_sample(t: Tensor) -> Tensor:
         return t.transpose(0, 1)  # [T, n, ...]
 
     for w, a in ((weights[0], record.activation(x)), (weights[1], before)):
-        record.add(w, MatrixUse(n, call, by_sample(a), tuple(w.shape), lambda t: t))
+        record.add(w, MatrixUse(record, call, by_sample(a), tuple(w.shape), lambda t: t))
     for b in weights[2:]:
-        record.add(b, SumUse(n, call, tuple(b.shape)))
+        record.add(b, SumUse(record, call, tuple(b.shape)))
     return out, h, c
 
 

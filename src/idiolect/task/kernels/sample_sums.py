@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ..trial import Behaviour
 
 _TRIED = 3  # samples of the trial
-SMALL = 2**14  # parameters up to which clients are mapped together, for the kernel "vmap"
 
 
 class SampleSums:
@@ -51,8 +50,8 @@ class SampleSums:
         self.original = with_fast_pooling(module) if self.on_cpu else shared_copy(module)
         self.copies: list[nn.Module] = []  # one per thread
         self.way = ""  # until a batch with samples has been seen
-        small = layout.starts[-1] <= SMALL
-        self.together = kernel in ("vmap", "compiled") and small and not self.random
+        # all clients in one pass, where the plain gradient is such: more of it than of Python
+        self.together = kernel in ("vmap", "compiled") and not self.random
 
     def clipped_sums(self, x: Tensor, batch: Batch, loss: Loss, bound: float) -> Tensor:
         """Σ_s ∇ℓ_s min(1, bound / ||∇ℓ_s||) of each row: [K, d]; 0 for rows that are not active."""
@@ -78,12 +77,10 @@ class SampleSums:
         if not self.way:
             k = max(rows, key=sizes.__getitem__)
             self.way = self._choose(x[k], of(k), loss)
-        if (
-            self.together
-            and self.way != "single"
-            and self._all_at_once(g, rows, x, batch, weights, loss, bound)
-        ):
-            return g
+        if self.together and self.way == "recorded":
+            samples = batch.inputs, batch.targets, weights
+            if self._all_at_once(g, rows, x, samples, loss, bound):
+                return g
 
         def run(thread: int, k: int) -> None:
             with keyed_draws(batch.noise(k) if self.random else 0, enabled=self.random):
@@ -98,7 +95,8 @@ class SampleSums:
         """The sum for one model, in the way that fits; a way that fails gives way to the next."""
         if self.way == "recorded":
             try:
-                return self._recorded(self.copies[thread], w, samples, loss, bound)
+                one = map_tree(lambda t: t.unsqueeze(0), samples)
+                return self._recorded(self.copies[thread], w.unsqueeze(0), one, loss, bound)[0]
             except Unrecorded:
                 self.way = "mapped"
         if self.way == "mapped":
@@ -112,26 +110,26 @@ class SampleSums:
     def _recorded(
         self,
         module: nn.Module,
-        w: Tensor,
+        x: Tensor,
         samples: tuple[Tree, Tree, Tensor],
         loss: Loss,
         bound: float,
     ) -> Tensor:
-        inputs, targets, weights = samples
-        record = Record(len(weights), w.device)
-        values = self.layout.unflatten(w)
+        """x[K, d] and samples [K, B, ...] -> [K, d], in one pass."""
+        inputs, targets, weights = map_tree(lambda t: t.flatten(0, 1), samples)
+        record = Record(len(x), len(weights), x.device)
         with torch.enable_grad():
-            own = {name: record.weight(name, value) for name, value in values.items()}
+            values = self.layout.unflatten(x)
+            own = {name: record.weight(name, rows) for name, rows in values.items()}
             outputs = forward(module, inputs, own)
-            value = total(loss.each(outputs, targets), weights)
-            record.backward(value)
+            record.backward(total(loss.each(outputs, targets), weights))
         with torch.no_grad():
             squares = record.squares()
             scale = factors(squares, bound)
             broken = ~squares.isfinite()
             if bool(broken.any()):
                 record.without(broken)
-            g = torch.zeros_like(w)
+            g = torch.zeros_like(x)
             for name, part in self.layout.unflatten(g).items():
                 sums = record.sums(name, scale)
                 if sums is not None:
@@ -174,25 +172,16 @@ class SampleSums:
         g: Tensor,
         rows: list[int],
         x: Tensor,
-        batch: Batch,
-        weights: Tensor,
+        samples: tuple[Tree, Tree, Tensor],
         loss: Loss,
         bound: float,
     ) -> bool:
-        """Clients and samples mapped together, into the rows of g; False where that fails."""
-        one = grad(one_loss(self.module, self.layout, loss))
-        each = vmap(vmap(one, in_dims=(None, 0, 0, 0)))
-        samples = weights.shape[1]
-        at_once = max(1, NUMBERS_AT_ONCE // (samples * x.shape[1]))
-        alone = map_tree(lambda t: t.unsqueeze(2), (batch.inputs, batch.targets, weights))
-        exists = (batch.weights > 0).unsqueeze(2)
+        """All clients in one recorded pass, into the rows of g; False where that fails."""
+        at_work = torch.tensor(rows, device=x.device)
+        parts = map_tree(lambda t: t[at_work], samples) if len(rows) < len(x) else samples
         try:
-            for start in range(0, len(rows), at_once):
-                some = torch.tensor(rows[start : start + at_once], device=x.device)
-                parts = map_tree(lambda t, some=some: t[some], alone)
-                gradients = each(x[some], *parts).where(exists[some], 0)
-                g[some] = _clipped(gradients, bound)
-        except (RuntimeError, NotImplementedError, ValueError, TypeError):
+            g[at_work] = self._recorded(self.original, x[at_work], parts, loss, bound)
+        except Unrecorded:
             self.together = False
         return self.together
 
@@ -202,30 +191,38 @@ class SampleSums:
         self.module.eval()
         self.original.eval()
         generator = torch.Generator().manual_seed(0)
-        shift = 0.05 * torch.randn(w.shape, generator=generator, dtype=torch.float64)
-        w = w.detach() + shift.to(w)  # a layer that starts at zero would hide what is behind it
+        shift = 0.05 * torch.randn((2, *w.shape), generator=generator, dtype=torch.float64)
+        x = w.detach() + shift.to(w)  # a layer that starts at zero would hide what is behind it
         try:
             for number in (_TRIED, _TRIED - 1):
                 inputs = map_tree(lambda t, n=number: _unlike(t, n), samples[0])
                 targets, weights = map_tree(lambda t, n=number: _some(t, n), samples[1:])
                 few = inputs, targets, weights
-                parts = [
-                    self._gradient(w, map_tree(lambda t, s=s: t[s : s + 1], few), loss)
-                    for s in range(number)
-                ]
-                each = torch.stack(parts)
-                bound = float(each.norm(dim=1).median()) or 1.0
-                expected = _clipped(each, bound)
-                g = self._recorded(self.original, w, few, loss, bound)
-                rounding = 1e-8 if w.dtype == torch.float64 else 1e-3
-                if not torch.allclose(g, expected, rtol=rounding, atol=rounding * bound):
+                singles = [map_tree(lambda t, s=s: t[s : s + 1], few) for s in range(number)]
+                rows = [torch.stack([self._gradient(w, s, loss) for s in singles]) for w in x]
+                each = torch.stack(rows)
+                if not self._agrees(x[:1], few, loss, each[:1]):
                     return "mapped"
+                self.together = self.together and self._agrees(x, few, loss, each)
         except Exception:  # whatever a user's module does with such weights
             return "mapped"
         finally:
             self.module.train()
             self.original.train()
         return "recorded"
+
+    def _agrees(
+        self, x: Tensor, samples: tuple[Tree, Tree, Tensor], loss: Loss, each: Tensor
+    ) -> bool:
+        """Whether a recorded pass of x[K, d] gives these gradients of single samples, clipped."""
+        bound = float(each.norm(dim=-1).median()) or 1.0
+        own = map_tree(lambda t: torch.stack([t] * len(x)), samples)
+        try:
+            g = self._recorded(self.original, x, own, loss, bound)
+        except Unrecorded:
+            return False
+        rounding = 1e-8 if x.dtype == torch.float64 else 1e-3
+        return torch.allclose(g, _clipped(each, bound), rtol=rounding, atol=rounding * bound)
 
     def _each(self, rows: list[int], work: Callable[[int, int], Any]) -> None:
         """`work(thread, k)` for every k of `rows`, on as many threads as torch may use."""
