@@ -135,8 +135,8 @@ def test_a_method_pays_from_the_budget_on_from_which_it_is_always_clear():
     assert figures().least("fedavg") == 2.0
     assert figures(fedavg=(BETTER, NOISY, BETTER)).least("fedavg") == WITHOUT
     assert figures(fedavg=(BETTER, BETTER, NOISY)).least("fedavg") is None
-    assert "from ε = 2 on, by FedAvg and FedAvg, fine-tuned" in opening([figures()])
-    assert "without noise: lp-proj, dim 5" in opening([figures()])
+    assert "from ε = 2 on, by FedAvg and fine-tuned FedAvg" in opening([figures()])
+    assert "without noise: lp-proj 5" in opening([figures()])
     assert "at none of the budgets" in opening([figures(fedavg=(NOISY,) * 3)])
 
 

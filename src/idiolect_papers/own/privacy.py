@@ -508,11 +508,17 @@ def projections(sets: Sequence[Figures]) -> str:
             lost="; ".join(f"{NAMES[n]} {_points(float(np.mean(v)))}" for n, v in lost.items()),
         )
     )
-    kept = [
-        f"{figures.title}: {NAMES[name]} {_with(*figures.gain(name, WITHOUT))}"
-        for figures in sets
-        for name in (*figures.projections, RIVAL)
-    ]
+    kept = []
+    for figures in sets:
+        best = max(figures.projections, key=lambda name: figures.gain(name, WITHOUT)[0])
+        kept.append(
+            words["kept"].format(
+                set=figures.title,
+                method=NAMES[best],
+                gain=_with(*figures.gain(best, WITHOUT)),
+                rival=_with(*figures.gain(RIVAL, WITHOUT)),
+            )
+        )
     sentences.append(words["reason"].format(gains="; ".join(kept)))
     return " ".join(sentences)
 

@@ -484,23 +484,24 @@ def within_budget(
         f"ε = {facts['epsilon']['worst']:.3g} of each client: --rounds {best.rounds} {flags}."
     )
     length = budget.noise_length(facts["noise"], best.numbers, heard)
-    return [answer, *sentences, spent, noise_in_mean(length, heard)]
+    federates = decision.choice not in (LOCAL, UNDECIDED)
+    return [answer, *sentences, spent, noise_in_mean(length, heard, federates)]
 
 
-def noise_in_mean(length: float, heard: int) -> str:
-    """How long the noise is beside what it hides, and what would help.
+def noise_in_mean(length: float, heard: int, federates: bool) -> str:
+    """How long the noise is beside what it hides, and what would help where that is too long.
 
-    >>> noise_in_mean(12.3, 5)
+    >>> noise_in_mean(12.3, 5, False)
     'The noise in the mean of 5 clients is 12 times as long as the mean itself can be: with so few \
 clients it drowns what they say; more clients, fewer rounds or a larger ε would be needed.'
-    >>> noise_in_mean(0.04, 500)
+    >>> noise_in_mean(0.04, 500, True)
     'The noise in the mean of 500 clients is 0.04 times as long as the mean itself can be.'
     """
     text = (
         f"The noise in the mean of {plural(heard, 'client')} is {length:.2g} times as long as the "
         "mean itself can be"
     )
-    if length < 1:
+    if length < 1 or federates:
         return f"{text}."
     return (
         f"{text}: with so few clients it drowns what they say; more clients, fewer rounds or a "
