@@ -465,9 +465,6 @@ class Adversary(Knobs):
         return how_many(self.malicious, clients)
 
 
-_ADVISE = "advise takes epsilon and delta, and judges candidates without noise first"
-
-
 @dataclass(frozen=True)
 class Privacy(Knobs):
     """Differential privacy of every client: who adds noise, and what may be spent."""
