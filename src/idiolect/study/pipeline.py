@@ -14,6 +14,7 @@ from typing import Any, Unpack
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..methods import label_of
+from ..privacy.protection import PROTECTIONS
 from ..run.callbacks import Callback, Callbacks
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
@@ -59,6 +60,8 @@ def pipeline(
         )
         for stage, rounds in stages
     ]
+    for plan in plans:
+        _check_privacy(plan)
     path = None if directory is None else Path(directory)
     if path is not None:
         _begin(path, plans, resume)
@@ -76,6 +79,16 @@ def pipeline(
             stage = series.run(plan, f"stage-{number}", f"stage {number}", plan.run_settings, start)
             results.append(stage)
     return results
+
+
+def _check_privacy(plan: Plan) -> None:
+    """Refuse privacy: each stage would count what it spends by itself."""
+    settings = plan.make_settings()
+    if settings.privacy is not None:
+        raise SettingError(
+            f"privacy must be none in a pipeline, got {PROTECTIONS.text(settings.privacy)!r}: its "
+            "stages are runs on the same data, and what they spend together is not counted"
+        )
 
 
 def _begin(path: Path, plans: Sequence[Plan], resume: bool | str) -> None:
