@@ -148,7 +148,9 @@ def test_a_comparison_says_that_its_rows_add_up():
 
 
 def test_tuning_says_that_its_trainings_are_not_in_epsilon():
-    tuned = il.tune("fedavg", linear(), DATA, grid={"lr": [0.1, 0.2]}, jobs=1, **CENTRAL | {"rounds": 2})
+    tuned = il.tune(
+        "fedavg", linear(), DATA, grid={"lr": [0.1, 0.2]}, jobs=1, **CENTRAL | {"rounds": 2}
+    )
     assert "the search is not in ε" in str(tuned)
 
 
