@@ -287,6 +287,8 @@ def _privacy(trained: Rows, _: Goals) -> Iterator[str]:
     if others:
         yield f"without privacy: {', '.join(others)}"
     yield UNCOVERED
+    if len(trained) > 1 or len(trained[0]["seeds"]) > 1:
+        yield "ε is that of one run: runs on the same data add up for whoever sees several of them"
 
 
 def _goals(trained: Rows, goals: Goals) -> Iterator[str]:
