@@ -1,8 +1,8 @@
 """The benchmark of secure sums measures rounds whose sum is right."""
 
 import pytest
-
 from benchmarks.secure_sums import measured
+
 from idiolect.privacy.sums.cost import protocol_bytes
 from idiolect.privacy.sums.setting import SecureSums
 
