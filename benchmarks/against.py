@@ -2,6 +2,7 @@
 
     python -m benchmarks.against /path/to/the/older/src src
     python -m benchmarks.against OLD NEW --only evaluation --passes 5
+    python -m benchmarks.against OLD NEW --only "run of 25" --passes 6
 
 Each version works in a process of its own, on one thread. They take turns: a measurement by the
 one, the same by the other, and so on, in several pairs of processes. What a busy machine does to
@@ -153,6 +154,36 @@ class Gradient:
         return measure
 
 
+@dataclass(frozen=True)
+class WholeRun:
+    """A whole run, from the call to its result: ten clients, a small network, the defaults."""
+
+    name: str
+    method: str  # as in the table of methods
+    rounds: int = 25
+
+    def prepare(self) -> Callable[[], Parts]:
+        import torch
+
+        import idiolect
+
+        federation = idiolect.data.load("synthetic", clients=10, samples=600)
+        module = torch.nn.Sequential(
+            torch.nn.Linear(60, 16), torch.nn.Tanh(), torch.nn.Linear(16, 10)
+        )
+        cls, options = idiolect.METHODS[self.method]
+        method = cls(**options)
+        sample = 0 if getattr(method, "traits", method).hears_all else 5
+
+        def measure() -> Parts:
+            began = time.process_time()
+            task = idiolect.Task(module)
+            idiolect.run(method, task, federation, rounds=self.rounds, sample=sample)
+            return {"0": time.process_time() - began}
+
+        return measure
+
+
 IMAGES = Clients(100, (784,), 434, 109)
 UNEVEN = Clients(100, (784,), 434, 109, unbalanced=True)
 SMALL = Clients(100, (60,), 202, 63)
@@ -161,6 +192,13 @@ MANY = Clients(10_000, (60,), 40, 10)
 PASS = {"epochs": 1}
 ONE_STEP = {"steps": 1}
 DITTO_STEP = {"steps": 1, "personal_steps": 1, "who": "sampled"}
+
+# the methods that versions have in common since the first one with this table
+METHODS = (
+    *("local", "fedavg", "fedprox", "fedprox-soft", "lp-proj", "lp-proj-1", "lp-proj-2", "ditto"),
+    *("pfedme", "per-fedavg", "lg-fedavg", "rsa", "l2gd", "scaffold", "scaffnew", "feddeper"),
+    *("feddeper*", "ffgg", "local-ffgg", "fedalt", "fedsim", "finetune", "dichotomy"),
+)
 
 FIGURES = [
     Gradient("cohort gradient, 100 logistic 60-10", 100, (60,), "linear", 50),
@@ -237,6 +275,7 @@ FIGURES = [
         {"sample": 1},
         rounds=6,
     ),
+    *(WholeRun(f"run of 25 rounds, {method}", method) for method in METHODS),
 ]
 NAMED = {f.name: f for f in FIGURES}
 

@@ -80,7 +80,8 @@ HEAD = """\
 # All methods in one table
 
 Made by `python -m benchmarks.methods_page` from the code; a test holds the page to it.
-[choose.md](choose.md) says which to choose, [add-a-method.md](add-a-method.md) how to write one.
+[choose.md](choose.md) says which to choose, [add-a-method.md](add-a-method.md) how to write one,
+[original-rows.md](original-rows.md) which of them have a row of their paper's table beside ours.
 
 - **lines**: of code in the method's file, without docstrings and comments.
 - **reference**: the largest difference from a plain NumPy version of the paper's pseudo-code, in
@@ -108,8 +109,7 @@ sense, or has not been run.
 
 def page(distances: dict[str, float]) -> str:
     """The page, with the stored distances from the references."""
-    task = il.Task(lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="32"))
-    task = task.with_public(torch.zeros(PUBLIC, 1, 8, 8))
+    task = example_task()
     rows = [row(name, task, distances) for name in METHODS]
     names = [
         {"name": f"`{name}`", "stands for": entry.words(), "peers": peers(name, entry)}
@@ -119,6 +119,12 @@ def page(distances: dict[str, float]) -> str:
     lines = [HEAD.format(d=task.d, public=PUBLIC, peers=", ".join(PEERS)), *table(rows), ""]
     lines += [NAMES_HEAD, *table(names), "", DEFAULTS_HEAD, *table(defaults)]
     return "\n".join(lines) + "\n"
+
+
+def example_task() -> il.Task:
+    """A network of 2,410 parameters, with public inputs."""
+    task = il.Task(lambda: il.models.make("mlp", (1, 8, 8), 10, hidden="32"))
+    return task.with_public(torch.zeros(PUBLIC, 1, 8, 8))
 
 
 def row(name: str, task: il.Task, distances: dict[str, float]) -> dict[str, Any]:

@@ -107,6 +107,11 @@ class Traits:
     # it makes sense where groups of clients have models of their own (`TaskGroups`): what it sends
     # is no model, or a part that the models of all groups have (`Method.common_shapes`)
     unlike_models: bool = False
+    # messages, and private rows that later ones depend on, depend on the client's data through
+    # `task.grad` of mini-batches from `here.draw` alone (and on how many samples there are): then
+    # clipped and noisy gradients make the messages private. It holds for the class that declares
+    # it: a subclass with functions of its own says so again
+    data_through_gradients: bool = False
     uses_public: bool = False  # it needs the public inputs of the federation (`Task.public`)
     counters: tuple[str, ...] = ()  # whole numbers that clients add to by `here.count`
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # {"paper": {"lr": 0.1}}
@@ -150,7 +155,10 @@ class Method(Knobs):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "traits", self.refine(type(self).traits))
+        traits = type(self).traits
+        if traits.data_through_gradients and not _declares_traits(type(self)):
+            traits = replace(traits, data_through_gradients=False)
+        object.__setattr__(self, "traits", self.refine(traits))
 
     # -- what is declared ------------------------------------------------------------------------
     def refine(self, traits: Traits) -> Traits:
@@ -282,3 +290,14 @@ class Method(Knobs):
         """
         changed = scaled(self, factors, self.traits.rates)
         return replace(self, **changed) if changed else self
+
+
+def _declares_traits(cls: type[Method]) -> bool:
+    """Whether the class that declared the traits has all of the functions, too."""
+    for one in cls.__mro__:
+        if "traits" in vars(one):
+            return True
+        own = (thing for name, thing in vars(one).items() if not name.startswith("__"))
+        if any(callable(thing) or isinstance(thing, property) for thing in own):
+            return False
+    return True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idiolect.report import COLOURS, GREY, INK, STYLES
+from idiolect.report import COLOURS, GREY, INK, STYLES, names_at_ends
 
 COLUMNS = 3  # panels side by side
 EVEN = {4: 2, 8: 4}  # so many panels: so many side by side, none left alone
@@ -41,6 +41,8 @@ class Panel:
     lines: Sequence[Line]
     log: str = ""  # which axes are logarithmic: "", "x", "y" or "xy"
     vertical: Sequence[tuple[float, str]] = ()  # marked places of the horizontal axis
+    ticks: Mapping[float, str] = field(default_factory=dict)  # of the horizontal axis, by place
+    direct: bool = False  # the label of each line stands at its end, in place of a legend
 
 
 def lines_of(panels: Sequence[Panel]) -> dict[str, dict[str, list[list[float]]]]:
@@ -63,7 +65,7 @@ def draw(panels: Sequence[Panel], path: Path) -> Path:
     columns = EVEN.get(len(panels), min(COLUMNS, len(panels)))
     rows = -(-len(panels) // columns)
     figure = new_picture(0.6 + 4.2 * columns, 0.4 + 3.5 * rows)
-    shared = _shared(panels)
+    shared = _shared(panels) and not any(panel.direct for panel in panels)
     for number, panel in enumerate(panels, 1):
         _panel(figure.add_subplot(rows, columns, number), panel, legend=not shared)
     if shared:
@@ -117,6 +119,8 @@ def _panel(axes: Any, panel: Panel, legend: bool = True) -> None:
         axes.set_xscale("log")
         measured = sorted({x for line in panel.lines if line.points for x in line.x})
         _mark(axes.xaxis, [x for line in panel.lines for x in line.x], measured)
+    if panel.ticks:
+        axes.set_xticks([*panel.ticks], [*panel.ticks.values()])
     if "y" in panel.log:
         axes.set_yscale("log")
         _mark(axes.yaxis, [y for line in panel.lines for y in line.y])
@@ -145,7 +149,9 @@ def _panel(axes: Any, panel: Panel, legend: bool = True) -> None:
             ha="right",
             va="top",
         )
-    if legend and any(line.label for line in panel.lines):
+    if panel.direct:
+        names_at_ends(axes)
+    elif legend and any(line.label for line in panel.lines):
         axes.legend(fontsize=7, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#eeeeee", linewidth=0.6)

@@ -55,6 +55,18 @@ def test_it_says_in_words_what_to_deploy_in_the_width_of_the_terminal(capsys, mo
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
+def test_a_privacy_budget_is_in_the_verdict_and_in_the_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["advise", "ditto", *SMALL, *split("--epsilon 3 --directory out")]) == 0
+    out = capsys.readouterr().out
+    words = " ".join(out.split())
+    assert "a privacy budget of ε = 3 at δ = 1e-05 for each client" in words
+    assert "not covered by that ε: this advice" in words and "ε spent" in words
+    table = json.loads(Path("out/advice.json").read_text())["candidates"]
+    spent = {row["label"]: row["privacy"] and row["privacy"]["epsilon"] for row in table}
+    assert spent["local"] is None and 2.9 < spent["ditto"] <= 3
+
+
 def test_progress_is_told_on_stderr_where_there_is_no_terminal(capsys):
     flags = [flag for flag in SMALL if flag != "--quiet"]
     assert main(["advise", "ditto", *flags, "--directory", "out"]) == 0

@@ -146,6 +146,43 @@ def test_every_method_is_the_same_as_in_one_process_after_20_rounds(method, addr
     same(*both(method, address, rounds=20, eval_every=10))
 
 
+def unlike() -> il.TaskGroups:
+    """Two groups of clients in turn, whose models have the same last layer."""
+    linear, tanh = torch.nn.Linear, torch.nn.Tanh
+    models = {
+        "small": lambda: torch.nn.Sequential(linear(5, 4), tanh(), linear(4, 3)),
+        "deep": lambda: torch.nn.Sequential(
+            linear(5, 6), tanh(), linear(6, 4), tanh(), linear(4, 3)
+        ),
+    }
+    names = {i: ("small", "deep")[k % 2] for k, i in enumerate(federation().ids)}
+    return il.TaskGroups({name: il.Task(model) for name, model in models.items()}, names)
+
+
+@pytest.mark.parametrize("method", ["fedproto", "lg-fedavg", "fedmd"])
+def test_groups_of_unlike_models_are_the_same_as_in_one_process(method, address, tmp_path):
+    """Each host has one model: two hosts for the clients of a share."""
+    given = settings(sample=3, hosts=2)
+    on_ray = {"engine": "ray", "address": address, "directory": tmp_path / "run"}
+    here, there = (il.run(method, unlike(), federation(), **given, **more) for more in ({}, on_ray))
+    assert len(there.session().hosts) == 4
+    for name, t in state_of(here).items():
+        assert torch.equal(t, state_of(there)[name]), name
+    ours, theirs = here.session().hosts, there.session().hosts
+    assert [h.digest() for h in ours] == [h.digest() for h in theirs]
+    assert repr(here.clients_table()) == repr(there.clients_table())
+    for i in federation().ids:
+        pairs = zip(here.personal(i).parameters(), there.personal(i).parameters(), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("channel", ["none", "feedback + qsgd"])
+def test_several_exchanges_per_round_are_the_same_as_in_one_process(channel, address):
+    here, there = both("feddane", address, channel=channel, rule="trimmed-mean(f=1)")
+    assert here.session().server.version == 2 * here.session().rounds
+    same(here, there)
+
+
 def test_hosts_are_on_both_nodes(address):
     place = Place(address)
     found = ray_cluster.connect(place)
@@ -263,6 +300,18 @@ def test_a_comparison_of_the_command_line_reads_no_data_here(
             assert ours.get(name) == theirs.get(name), name
 
 
+def test_unlike_models_by_name_are_trained_where_their_data_are(address, tmp_path, capsys):
+    words = ["run", "fedmd", "--model", "linear | mlp(hidden=8)", "--clients", "6", "--json"]
+    words += ["--samples", "40", "--public", "12", "--rounds", "2", "--hosts", "2"]
+    results = []
+    for engine in ([], ["--engine", "ray", "--address", address]):
+        main([*words, *engine, "--directory", str(tmp_path / str(len(engine)))])
+        results.append(json.loads(capsys.readouterr().out))
+    here, there = results
+    for name in ("accuracy", "loss", "bytes", "gradients_per_client"):
+        assert here[name] == there[name], name
+
+
 def test_a_census_is_loaded_where_a_run_needs_the_samples_here(address):
     plan = Plan(
         "fedavg",
@@ -365,7 +414,11 @@ def pids(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "method", [*(pytest.param(m, marks=pytest.mark.slow) for m in ("ditto", "scaffold")), "lp-proj"]
+    "method",
+    [
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("ditto", "scaffold", "feddane")),
+        "lp-proj",
+    ],
 )
 @pytest.mark.parametrize(
     "kind", [*(pytest.param(k, marks=pytest.mark.slow) for k in ("update", "evaluate")), "conclude"]
@@ -558,12 +611,36 @@ def test_a_sweep_runs_there_too(address):
 
 def test_more_hosts_than_the_cluster_has_room_for(address):
     refusal(
-        r"hosts: 3 with 2 CPUs each need 6",
+        r"hosts: 3 with 2 CPUs each need 6, and the Ray cluster has 4; "
+        r"take a smaller `hosts` or cpus_per_host of at most 1",
         engine="ray",
         address=address,
         hosts=3,
         cpus_per_host=2.0,
     )
+
+
+def test_the_host_of_malicious_clients_needs_room_too(address):
+    refusal(
+        r"hosts: 5 with 1 CPUs each need 5, .* has 4; 1 of them is for malicious clients; "
+        r"take a smaller `hosts` or cpus_per_host of at most 0\.8",
+        engine="ray",
+        address=address,
+        hosts=4,
+        attack="sign-flip",
+        malicious=1,
+    )
+
+
+def test_hosts_of_unlike_models_need_room_too(address):
+    what = r"; a host has clients of one of the 2 groups with unlike models; take "
+    given = settings(sample=3, engine="ray", address=address)
+    for hosts, cpus, change in (
+        (3, 1.0, "a smaller `hosts` or fewer groups"),
+        (1, 3.0, "fewer groups"),
+    ):
+        with pytest.raises(SettingError, match=rf"has 4{what}{change} or cpus_per_host of at most"):
+            il.run("fedproto", unlike(), federation(), hosts=hosts, cpus_per_host=cpus, **given)
 
 
 def test_a_colluding_attack_is_refused():

@@ -38,6 +38,7 @@ VALUES: dict[str, Any] = {  # where a value cannot be made from the field's own 
     "data_seeds": 2,
     "augment": "flip",
     "selection": "power-of-choice",
+    "privacy": "local(noise=1)",
     "secure_sums": "secagg(clip=0.1)",
 }
 BASES: list[tuple[str, dict[str, Any]]] = [

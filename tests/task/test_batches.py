@@ -147,7 +147,7 @@ def test_full_is_all_the_data_every_time():
     assert here.steps(0, 5).tolist() == [5, 5, 5]
 
 
-@pytest.mark.parametrize("batching", BATCHING)
+@pytest.mark.parametrize("batching", [b for b in BATCHING if b != "poisson"])
 def test_weights_sum_to_one_and_to_zero_for_a_client_without_data(batching):
     here = of_clients(federation(), [1, 5, 3], batching)
     for _ in range(20):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.func import functional_call, grad, vmap
 
 from idiolect import FedAvg, Method, Scaffold, Traits, solvers, testing
-from idiolect.testing import combined, counted, meaning
+from idiolect.testing import combined, counted, meaning, through_gradients
 
 SETTINGS = {"rounds": 3, "sample": 3, "batch": 8, "dtype": "float64", "eval_every": 1}
 NONLINEAR = replace(FedAvg.traits, linear=False)
@@ -358,3 +358,79 @@ RIGHT = (Momentum(), TwoPasses(), Penalised(), ClassMeans(), Choosy())
 def test_right_methods_pass(method):
     for check in (combined, meaning, counted):
         check(method, SETTINGS)
+
+
+# -- data by another way than gradients ------------------------------------------------------------
+PRIVATE = replace(FedAvg.traits, data_through_gradients=True)
+
+
+@dataclass(frozen=True)
+class SendsLabels(FedAvg):
+    """How often each class occurs goes up in the last numbers of the model."""
+
+    traits = PRIVATE
+
+    def update(self, task, down, private, here):
+        up, rows = super().update(task, down, private, here)
+        share = (here.draw().targets == 0).double().mean(1)
+        return {"w": torch.cat([up["w"][:, :-1], share.unsqueeze(1)], 1)}, rows
+
+
+@dataclass(frozen=True)
+class KeepsAMean(FedAvg):
+    """The mean input stays with the client, where a later message may depend on it."""
+
+    traits = PRIVATE
+
+    def private(self, task, clients):
+        return {"mean": task.x0.new_zeros(len(clients), 1)}
+
+    def update(self, task, down, private, here):
+        up, _ = super().update(task, down, {}, here)
+        return up, {"mean": here.draw().inputs.mean((1, 2)).unsqueeze(1)}
+
+
+@dataclass(frozen=True)
+class StepsByTheError(FedAvg):
+    traits = PRIVATE
+
+    def update(self, task, down, private, here):
+        error = here.validate(down["w"].expand(here.rows, -1))
+        up, rows = super().update(task, down, private, here)
+        return {"w": up["w"] * (1 + error.unsqueeze(1))}, rows
+
+
+@dataclass(frozen=True)
+class StopsByTheLoss(FedAvg):
+    traits = PRIVATE
+
+    def update(self, task, down, private, here):
+        up, rows = super().update(task, down, private, here)
+        return {"w": up["w"] + task.loss(up["w"], here.draw()).unsqueeze(1)}, rows
+
+
+@dataclass(frozen=True)
+class OverridesUpdate(FedAvg):
+    """It has the traits of its parent, and other equations."""
+
+    def update(self, task, down, private, here):
+        return super().update(task, down, private, here)
+
+
+@pytest.mark.parametrize(
+    ("method", "word"),
+    [
+        (SendsLabels, "up.w depends on training data"),
+        (KeepsAMean, "private.mean depends on training data"),
+        (StepsByTheError, "validation data cannot be used"),
+        (StopsByTheLoss, "the loss of a mini-batch cannot be used"),
+    ],
+)
+def test_data_that_leave_by_another_way_than_gradients_are_caught(method, word):
+    caught(through_gradients, method(), "data_through_gradients", word)
+
+
+def test_a_subclass_with_equations_of_its_own_declares_them_again():
+    assert FedAvg().traits.data_through_gradients
+    assert not OverridesUpdate().traits.data_through_gradients
+    assert SendsLabels().traits.data_through_gradients

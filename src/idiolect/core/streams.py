@@ -38,8 +38,8 @@ def name_keys(names: Sequence[str]) -> Keys:
 
 
 @lru_cache(maxsize=1024)
-def _purpose_key(purpose: str) -> Keys:
-    return name_keys([purpose])
+def _purpose_key(seed: int, purpose: str) -> Keys:
+    return mix(name_keys([purpose]) ^ _U(seed % 2**64))
 
 
 def keys(seed: int, purpose: str, round: int | np.ndarray = 0, clients: Keys | None = None) -> Keys:
@@ -52,8 +52,7 @@ def keys(seed: int, purpose: str, round: int | np.ndarray = 0, clients: Keys | N
     """
     clients = np.zeros(1, dtype=np.uint64) if clients is None else clients
     with np.errstate(over="ignore"):
-        key = mix(_purpose_key(purpose) ^ _U(seed % 2**64))
-        key = mix(key + np.asarray(round + 1).astype(np.uint64) * _STEP)
+        key = mix(_purpose_key(seed, purpose) + np.asarray(round + 1).astype(np.uint64) * _STEP)
         return mix(mix(clients) + key)
 
 

@@ -26,6 +26,7 @@ from ..data.prepare.columns import NUMBER
 from ..data.prepare.federated import KINDS
 from ..methods import name_of
 from ..run.plan import FLOWER, Plan, model_specs
+from ..run.protection import check_noise_is_given
 from ..run.settings import Settings
 from .site.agreement import MOST_NAME, TABLE, read_form
 
@@ -312,3 +313,4 @@ def check_settings(settings: Settings) -> None:
         if getattr(settings, name) != getattr(default, name):
             value = settings.as_dict()[name]
             raise SettingError(f"{name} must be left out in a deployment, got {value!r}: {why}")
+    check_noise_is_given(settings)

@@ -11,8 +11,8 @@ from typing import Any
 from ..core.files import write_atomic
 from ..core.text import plural, shown
 from ..report.format import size
-from .site.process import NO_PRIVACY, caps, data_name, last_contact
-from .watch import ago, state_of, state_of_site, totals, validity
+from .site.process import caps, data_name, last_contact
+from .watch import ago, privacy_words, state_of, state_of_site, totals, validity
 
 STYLE = """
 :root { color-scheme: light dark; --line: #d5d5da; --soft: #5d5d66; --bar: #2f6fb0; --bad: #a3261c;
@@ -151,7 +151,7 @@ def _run_section(facts: dict[str, Any], now: float) -> Section:
             "last round": ago(run["last_round"], now),
             "messages": f"{sums['rejected']} rejected, {sums['missing']} missing",
             "bytes": f"{size(sums['bytes_up'])} up, {size(sums['bytes_down'])} down",
-            "privacy spent": NO_PRIVACY,
+            "privacy spent": privacy_words(run),
         },
         {"rounds done": (run["rounds_done"], run["rounds"])},
         warnings=[facts["error"]] if facts["error"] else [],
@@ -205,7 +205,7 @@ def write_site_page(path: Path, facts: dict[str, Any]) -> None:
         "figures of evaluations": ", ".join(figures) or "none",
         "refused": plural(usage["refused"], "message"),
         "last contact": last_contact(usage["last_contact"]),
-        "privacy spent": NO_PRIVACY,
+        "privacy spent": "; ".join(facts["privacy_words"]),
         "log of all messages": facts["log"],
     }
     rules = {name: str(value) or "none" for name, value in facts["rules"].items()}

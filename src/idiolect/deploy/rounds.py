@@ -106,26 +106,26 @@ class SiteRounds(SecureRounds):
         """What became of each site's messages, for whoever watches; who breaks rules is put out."""
         # where the messages of most do not count, training has diverged (one malicious site is
         # enough for that), or a quorum is missing: it is nobody's fault that can be named
-        sites = [counted > 0 for heard, _, counted in self.remote.tallies.values() if heard]
+        sites = [counted > 0 for orders, _, counted in self.remote.tallies.values() if orders]
         most_counted = 2 * sum(sites) > len(sites)
-        for n, (heard, received, counted) in self.remote.tallies.items():
+        for n, (orders, received, counted) in self.remote.tallies.items():
             record = self.registry.record(self.sites[n].node, self.sites[n].name)
             no_reply = self.remote.no_replies.get(n)
             if no_reply is None:
                 record.seen = time.time()
                 record.rounds += 1
-                rejected = max(min(heard, received) - counted, 0)
+                rejected = max(min(orders, received) - counted, 0)
                 record.rejected += rejected
-                record.missing += heard - counted - rejected
+                record.missing += orders - counted - rejected
                 if counted:
                     record.faults, record.refused_orders, record.reason = 0, 0, ""
             else:
-                record.missing += heard - counted
+                record.missing += orders - counted
                 record.reason = f"{no_reply.reason}: {no_reply.text}".rstrip(": ")
-                if no_reply.reason == REFUSED and heard and not counted:
+                if no_reply.reason == REFUSED and orders and not counted:
                     self.registry.order_refused(self.sites[n].node)
             malformed = no_reply is not None and no_reply.reason == "malformed"
-            if malformed or (no_reply is None and heard and not counted and most_counted):
+            if malformed or (no_reply is None and orders and not counted and most_counted):
                 self._blame(n, no_reply)
 
     def _blame(self, n: int, no_reply: NoReply | None) -> None:

@@ -38,6 +38,7 @@ from ..run.result import Result
 from ..run.run import torch_threads
 from ..run.session import Session, Share
 from ..run.settings import Settings
+from ..server.private_mean import PrivacyAccount
 from ..server.server import Server
 from ..task.task import Task
 from ..wire.ledger import Ledger
@@ -127,6 +128,7 @@ class WatchedRun:
         self.file = file
         self.registry = registry
         self.ledger: Ledger | None = None
+        self.privacy: PrivacyAccount | None = None
 
     def __enter__(self) -> WatchedRun:
         self.file.write(self.sites)
@@ -146,7 +148,8 @@ class WatchedRun:
         if server.version > status.rounds_done and status.state == TRAINING:
             status.last_round = time.time()
         status.state, status.rounds_done = TRAINING, server.version
-        self.ledger = server.ledger
+        self.ledger, self.privacy = server.ledger, server.privacy
+        status.privacy = None if server.privacy is None else server.privacy.figures()
         self.file.write(self.sites)
 
     def sites(self) -> list[SiteStatus]:
@@ -175,9 +178,16 @@ class WatchedRun:
                     put_out=record.put_out,
                     reason=record.reason,
                     put_out_at=record.put_out_at if record.put_out else 0.0,
+                    epsilon=self._spent_by(site),
                 )
             )
         return sorted(rows, key=lambda row: row.site)
+
+    def _spent_by(self, site: RegisteredSite | None) -> float | None:
+        """ε of the client of a site that has spent most; None where it is not accounted."""
+        if self.privacy is None or site is None or not site.wire_ids:
+            return None
+        return float(self.privacy.epsilons()[site.wire_ids].max())
 
 
 def _check_positive(deployment: Deployment, settings: Settings) -> None:

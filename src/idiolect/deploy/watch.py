@@ -20,13 +20,14 @@ from ..core.documents import encode
 from ..core.files import on_disk, read_document, write_document
 from ..core.knobs import SettingError
 from ..core.text import plural, shown
+from ..report import captions
 from ..report.format import size
 from .certificates import expiry
 from .config import Deployment
 from .exclusions import Exclusions
 from .folder import ROLES, DeploymentFolder, RunOutcome
 from .pidfile import holder
-from .site.process import NO_PRIVACY
+from .site.spent import NO_PRIVACY
 
 EVERY = 1.0  # seconds between two writes while nothing but time has passed
 WIDTH = 80  # columns of the text
@@ -50,6 +51,7 @@ class SiteStatus:
     put_out: bool
     reason: str  # why it was put out or takes no part; "" where it does
     put_out_at: float = 0.0  # when, in seconds since 1970; 0: it is not
+    epsilon: float | None = None  # spent by its client that has spent most; None: not accounted
 
 
 @dataclass
@@ -67,6 +69,8 @@ class ServerStatus:
     wait: float
     deadline: float
     sites: list[SiteStatus] = field(default_factory=list)
+    # what clients have spent, as PrivacyAccount.figures has it; None: it is not accounted
+    privacy: dict[str, Any] | None = None
 
     def stalled(self, now: float) -> bool:
         """Whether a round, or the sites for the first one, take longer than they may."""
@@ -118,7 +122,7 @@ def status(folder: Path) -> dict[str, Any]:
         "certificates": certificates,  # file -> last second of its validity
         "run": None if run is None else encode(run),
         "error": outcome.error if outcome is not None else "",
-        "privacy": None,  # spent: none is accounted
+        "privacy": None if run is None else run.privacy,
     }
 
 
@@ -165,9 +169,9 @@ def in_words(facts: dict[str, Any], now: float | None = None) -> list[str]:
 
 def _run_lines(run: dict[str, Any], facts: dict[str, Any], now: float) -> list[str]:
     sites = run["sites"]
-    done = f"{run['rounds_done']} of {run['rounds']} rounds done"
+    progress = f"{run['rounds_done']} of {run['rounds']} rounds done"
     state = state_of(run, facts["server"] is not None)
-    lines = [f"Run {Path(run['directory']).name}: {run['method']}, {state}, {done}"]
+    lines = [f"Run {Path(run['directory']).name}: {run['method']}, {state}, {progress}"]
     if run["last_round"]:
         lines.append(f"Last round: {ago(run['last_round'], now)}")
     sums = totals(sites)
@@ -175,7 +179,7 @@ def _run_lines(run: dict[str, Any], facts: dict[str, Any], now: float) -> list[s
         f"Messages: {sums['rejected']} rejected, {sums['missing']} missing; "
         f"{size(sums['bytes_up'])} up, {size(sums['bytes_down'])} down"
     )
-    lines.append(f"Privacy spent: {NO_PRIVACY}")
+    lines.append(f"Privacy spent: {privacy_words(run)}")
     if facts["error"] and run["state"] == STOPPED:
         lines.append(f"Stopped: {facts['error']}")
     lines += ["", *_table(sites, now)]
@@ -197,6 +201,16 @@ def state_of(run: dict[str, Any], running: bool) -> str:
 def state_of_site(site: dict[str, Any]) -> str:
     """Whether it is asked in the next round."""
     return "put out" if site["put_out"] else "here" if site["here"] else "away"
+
+
+def privacy_words(run: dict[str, Any]) -> str:
+    """What clients have spent of their privacy, who is protected from whom, by site."""
+    if run["privacy"] is None:
+        return NO_PRIVACY
+    known = [site for site in run["sites"] if site["epsilon"] is not None]
+    by_site = [f"{site['site']} {site['epsilon']:.3g}" for site in known]
+    sites = f"; epsilon by site: {', '.join(by_site)}" if by_site else ""
+    return f"{captions.privacy_words(run['privacy'])}{sites}; {captions.UNCOVERED}"
 
 
 def totals(sites: list[dict[str, Any]]) -> dict[str, int]:
@@ -222,9 +236,9 @@ def _table(sites: list[dict[str, Any]], now: float) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     lines = []
     for row in rows:
-        left = [cell.ljust(width) for cell, width in zip(row[:3], widths[:3], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
-        lines.append("  ".join((*left, *right)).rstrip()[:WIDTH])
+        text_cells = [cell.ljust(width) for cell, width in zip(row[:3], widths[:3], strict=True)]
+        number_cells = [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
+        lines.append("  ".join((*text_cells, *number_cells)).rstrip()[:WIDTH])
     return lines
 
 

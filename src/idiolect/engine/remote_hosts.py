@@ -51,6 +51,15 @@ class RemoteHosts:
         self.strict = self.calls.strict
         self.calls.on_lost = self._note_lost
 
+    def repeat_if(self, allowed: Callable[[int, Tensor], bool]) -> None:
+        """Ask for messages once more only where that is allowed, by version and wire ids."""
+
+        def may_repeat(n: int, call: Call) -> bool:
+            heard = call.tensors["heard"]
+            return allowed(call.facts["version"], heard[torch.isin(heard, self.hosts[n].wire_ids)])
+
+        self.calls.may_repeat = may_repeat
+
     def sender(self, n: int) -> Tensor | None:
         return self.hosts[n].wire_ids
 

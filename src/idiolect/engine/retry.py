@@ -60,12 +60,15 @@ class HostCalls:
     # a reply that came too late for its round
     on_unexpected: Callable[[int, bytes | None], None] = lambda ticket, frame: None
 
+    # whether a host may be asked for its messages once more: see `Server.may_ask_again`
+    may_repeat: Callable[[int, Call], bool] = lambda host, call: True
     # bytes of a reply to a call, at most: longer ones are not read
     most_reply: Callable[[int, Call], int] = lambda host, call: MOST_FRAME
 
     written: dict[int, int] = field(default_factory=dict)  # host -> the last round on its disk
     away: dict[int, int] = field(default_factory=dict)  # lost hosts -> ticket of a status call
     _calls: dict[int, list[Call]] = field(default_factory=dict)  # to each host in this round
+    _updates: dict[int, int] = field(default_factory=dict)  # host -> the last version asked for
     # all calls of the last round, to hosts that may not know how it ended
     _unconcluded: dict[int, list[Call]] = field(default_factory=dict)
 
@@ -103,7 +106,7 @@ class HostCalls:
                 line.queue.appendleft(Call("status"))
                 line.lost_since = time.monotonic()
             self._calls[n] = [*self._calls.get(n, ()), call]
-            self._send(n, line, tickets)
+            self._send(n, line, tickets, replies)
         end = time.monotonic() + self.deadline if limited and self.deadline else float("inf")
         waiting = deque(sorted(calls))
         while waiting:
@@ -125,7 +128,7 @@ class HostCalls:
                     replies[n] = NoReply("timed out")
                 elif line.ticket < 0:
                     if now >= line.retry_at:
-                        self._send(n, line, tickets)
+                        self._send(n, line, tickets, replies)
                 elif line.silence and now - line.called_at > line.silence:
                     probes[self.carrier.send(n, Call("status").pack())] = n
                     line.called_at = now
@@ -144,7 +147,20 @@ class HostCalls:
                 else:
                     self.on_unexpected(ticket, frame)
 
-    def _send(self, n: int, line: _PendingCalls, tickets: dict[int, int]) -> None:
+    def _send(
+        self,
+        n: int,
+        line: _PendingCalls,
+        tickets: dict[int, int],
+        replies: dict[int, Call | NoReply],
+    ) -> None:
+        call = line.queue[0]
+        if call.kind == "update":
+            version = int(call.facts["version"])
+            if version <= self._updates.get(n, -1) and not self.may_repeat(n, call):
+                replies[n] = NoReply("failed", "its messages again would pass the privacy budget")
+                return
+            self._updates[n] = version
         line.ticket = self.carrier.send(n, line.queue[0].pack())
         line.called_at = time.monotonic()
         tickets[line.ticket] = n
@@ -183,7 +199,7 @@ class HostCalls:
                 return
             line.queue = deque(_calls_to_repeat(self._calls[n], concluded))
         if line.queue:
-            self._send(n, line, tickets)
+            self._send(n, line, tickets, replies)
         else:
             replies[n] = reply
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,6 +66,9 @@ class HostGroup(Protocol):
     ) -> list[SubgroupScores]:
         """Figures by subgroup on test data, of personal models or of the shared one, by host."""
 
+    def repeat_if(self, allowed: Callable[[int, Tensor], bool]) -> None:
+        """Ask for messages once more only where that is allowed, by version and wire ids."""
+
     def sender(self, n: int) -> Tensor | None:
         """The wire ids that host n may speak for; None: all."""
 
@@ -84,6 +87,7 @@ class Engine:
     def __init__(self, server: Server, group: HostGroup):
         self.server = server
         self.group = group
+        group.repeat_if(server.may_ask_again)
         self.time = 0.0  # simulated, or seconds of training
         self.delays_of_round: list[DelayLine] = []
 

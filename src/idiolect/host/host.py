@@ -24,11 +24,13 @@ from ..core.store import Store
 from ..core.tensors import Shapes, bytes_of, check_shapes, read_tensors, shapes_of, write_tensors
 from ..core.types import Personal, State, Tree, leaves, prefixed, under
 from ..data.federation import Federation
+from ..privacy.plan import MessageNoise
 from ..server.protocol import Contract, ExchangeId, HostUpdate, Query, RoundConclusion, RoundRequest
 from ..solvers import sgd
 from ..task.augment import Augmentation
 from ..task.client_optimizer import Fitted, Optimise
 from ..task.context import Here
+from ..task.sample_clipping import SampleClipping
 from ..wire import messages as wire
 from ..wire.messages import DownMessage, ReceivedDown
 from ..wire.ragged import Ragged
@@ -61,6 +63,8 @@ class HostSettings:
     repeats: bool = True  # a round may be asked for after it was concluded, until the next one
     validation: bool = True  # whether any client of the run, at whichever host, has validation data
     metrics: tuple[Metric, ...] = ()  # counted beside accuracy and loss
+    message_noise: MessageNoise | None = None  # of each message, before the channel
+    sample_clipping: SampleClipping | None = None  # of every gradient in a round
     # clients start and arrive one by one: what they keep is theirs when their message has counted
     asynchronous: bool = False
 
@@ -117,6 +121,14 @@ class Host:
             settings.scratch,
             not settings.asynchronous,
         )
+        # what methods train with: gradients with noise, where single samples are protected
+        self.training_task = task
+        clipping = settings.sample_clipping
+        if clipping is not None:
+            self.training_task = task.with_clipped_samples(clipping)
+            # who knows the seed of the run must not know which samples a mini-batch has
+            noise = clipping.noise
+            self._batch_seed = noise.noise.word("mini-batches", 0) if noise else task.seed  # type: ignore[attr-defined]
         self.async_work = AsyncWork(self) if settings.asynchronous else None
         self._evaluators: dict[str, Evaluator] = {}
 
@@ -146,7 +158,7 @@ class Host:
             down = received.of(self.wire_ids[rows])
             private = self.store.read(rows, order.version)
             up, after = contract.checked(
-                method.update(contract.task, down, private, here), private, len(rows)
+                method.update(self.training_task, down, private, here), private, len(rows)
             )
             del private
             self.store.write(rows, order.version, after)
@@ -202,6 +214,7 @@ class Host:
             up = {n: torch.cat([state[n] for _, state in waiting]) for n in up}
             waiting.clear()
         reference = contract.reference(contract.method, received.of(self.wire_ids[rows]))
+        up = self.protected(rows, up, reference, version)
         up = self.leaving(ExchangeId(version), rows, up, reference)
         messages, after, words = self.encode(
             rows, version, up, reference, version, self.coder.read(rows, version)
@@ -226,14 +239,25 @@ class Host:
         version = versions if isinstance(versions, int) else int(versions[0])
         contract = self.contract.of(version)
         wire_ids = self.wire_ids[rows].numpy()
-        heads = wire.heads(
-            contract.up, contract.run, versions, wire_ids, self.samples[rows].numpy()
-        )
+        heads = wire.heads(contract.up, contract.run, versions, wire_ids, self._weights(rows))
 
         def keys() -> streams.Keys:
             return streams.keys(contract.task.seed, "channel", turns, self.keys[rows.numpy()])
 
         return contract.link.encode(heads, up, reference, channel_rows, keys, version)
+
+    def _weights(self, rows: Tensor) -> np.ndarray:
+        """What messages of these clients weigh; 1 where how many samples they have would tell."""
+        samples = self.samples[rows].numpy()
+        noisy = self.settings.message_noise is not None or self.contract.noise is not None
+        return np.ones_like(samples) if noisy else samples
+
+    def protected(self, rows: Tensor, up: State, reference: State, version: int) -> State:
+        """The messages with each client's own noise, where clients add it."""
+        mechanism = self.settings.message_noise
+        if mechanism is None:
+            return up
+        return mechanism(up, reference, self.keys[rows.numpy()], version)
 
     def leaving(self, exchange: ExchangeId, rows: Tensor, up: State, reference: State) -> State:
         """The messages as they leave the clients, before the channel; honest ones do not change."""
@@ -254,7 +278,7 @@ class Host:
         values = {"values": stage.answer(coder_rows, coordinates, form)}
         values = self.leaving(ExchangeId(query.version, query.part), rows, values, {})
         wire_ids = self.wire_ids[rows].numpy()
-        weights = self.samples[rows].numpy()
+        weights = self._weights(rows)
         return wire.pack(schema, contract.run, query.version, wire_ids, weights, values)
 
     def conclude(self, verdict: RoundConclusion) -> None:
@@ -595,14 +619,16 @@ class Host:
     ) -> Here:
         """What the code of these clients may see."""
         task = self.contract.task
+        trains = self.settings.sample_clipping is not None and purpose.startswith("batch")
         here = Here(
             self.data,
             rows,
             clients=self.keys[rows.numpy()],
-            seed=task.seed,
+            seed=self._batch_seed if trains else task.seed,
             round=version,
             batch=batch or self.settings.batch,
-            batching=self.settings.batching,
+            batching="poisson" if trains else self.settings.batching,
+            gradients_only=trains,
             dtype=task.dtype,
             purpose=purpose,
             validate=lambda x, loss: self._errors(x, rows, loss),

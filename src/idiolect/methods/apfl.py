@@ -26,6 +26,7 @@ class Apfl(Averaging):
     """Mixture of a client's own model and the shared one, α learned. For clients of all kinds."""
 
     traits = Traits(
+        data_through_gradients=True,
         rates=("lr", "alpha_lr"),
         models=("w", "v"),
         row_messages=True,

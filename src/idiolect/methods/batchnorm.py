@@ -51,9 +51,10 @@ class WithStatistics(Wrapped):
     averaged: bool
 
     def refine(self, traits: Traits) -> Traits:
-        """A variance must not be rounded to zero: no channel alters them."""
+        """A variance must not be rounded to zero: no channel alters them. They follow the data."""
         inner = self.inner.traits
-        return replace(inner, uncompressed=(*inner.uncompressed, NAME))
+        kept = (*inner.uncompressed, NAME)
+        return replace(inner, uncompressed=kept, data_through_gradients=False)
 
     def message(self, task: Task) -> dict[str, int]:
         own = {NAME: _of(task).m} if self.averaged else {}

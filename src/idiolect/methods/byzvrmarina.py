@@ -25,6 +25,7 @@ class ByzVrMarina(Method):
     """Variance-reduced gradients for robust rules. One shared model, against malicious clients."""
 
     traits = Traits(
+        data_through_gradients=True,
         sends="d up, 3 d down",
         trains="everyone",
         hears_all=True,  # an estimate goes on from that of the round before

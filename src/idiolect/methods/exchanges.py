@@ -61,8 +61,8 @@ def check_exchanges(method: Method, task: Task) -> None:
         return
     parts = method.message(task)
     down = method.broadcast(task, method.server(task) | method.server_rows(task, NOBODY))
-    sent = Counter(n for e in exchanges for n in e.up)
-    unknown = [n for n in sent if n not in parts]
+    times_up = Counter(n for e in exchanges for n in e.up)
+    unknown = [n for n in times_up if n not in parts]
     unknown += [n for e in exchanges for n in e.down or () if n not in down]
     named = [e.name for e in exchanges]
     reason = ""
@@ -70,7 +70,7 @@ def check_exchanges(method: Method, task: Task) -> None:
         reason = f"two or more, with a name each, got {named}"
     elif unknown:
         reason = f"about parts of message and broadcast, got {unknown[0]!r}"
-    elif twice := [n for n, count in sent.items() if count > 1]:
+    elif twice := [n for n, count in times_up.items() if count > 1]:
         reason = f"such that each part travels up once, got {twice[0]!r} twice"
     elif not all(any(parts.get(n) for n in e.up) for e in exchanges):
         reason = "such that each sends a part with numbers up"

@@ -80,6 +80,8 @@ class PartialSteps(Partial):
 class FedAlt(PartialSteps):
     """Private part first, then the shared part. When it is known which layers should differ."""
 
+    traits = replace(PartialSteps.traits, data_through_gradients=True)
+
     steps: int = steps_knob(5, "steps on the shared part per round")
     private_steps: int = steps_knob(5, "steps on the private part per round")
 
@@ -105,7 +107,11 @@ class FedAlt(PartialSteps):
 class FedSim(PartialSteps):
     """Private and shared part in the same steps. As FedAlt, with half the gradients."""
 
-    traits = replace(PartialSteps.traits, reductions={"steps": "no model is trained"})
+    traits = replace(
+        PartialSteps.traits,
+        data_through_gradients=True,
+        reductions={"steps": "no model is trained"},
+    )
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         split = self.split(task)

@@ -29,6 +29,7 @@ class FedAmp(LocalSgd):
     """Each client is pulled to clients of like models. For groups of clients that nobody knows."""
 
     traits = Traits(
+        data_through_gradients=True,
         optimizers=("w",),
         linear=False,
         uncombined="the server keeps each client's model, and mixes them for each client",

@@ -26,7 +26,10 @@ class FedAvg(LocalSgd):
     """One shared model that sampled clients train and the server averages. For data alike."""
 
     traits = Traits(
-        optimizers=("w",), row_messages=True, reductions={"steps": "no model is trained"}
+        data_through_gradients=True,
+        optimizers=("w",),
+        row_messages=True,
+        reductions={"steps": "no model is trained"},
     )
 
     lr: float = knob(0.3, "step size of local SGD", above=0)

@@ -29,6 +29,7 @@ class FedBabu(SplitMethod):
 
     traits = replace(
         SplitMethod.traits,
+        data_through_gradients=True,
         rates=("lr", "personal_lr"),
         optimizers=("theta", "w"),  # of the body in training, of the whole model before use
         reductions={

@@ -25,6 +25,7 @@ class FedDeper(Method):
     """A shared model kept from drifting by the personal models (rho); both are of use."""
 
     traits = Traits(
+        data_through_gradients=True,
         changes=("w",),
         models=("w", "v"),
         row_messages=True,
@@ -47,7 +48,7 @@ class FedDeper(Method):
     same_batch: bool = knob(
         True,
         "lines 7 and 8 of a step use one mini-batch (the paper does not say)",
-        acts_with={"batching": ("replace", "epochs")},
+        acts_with={"batching": ("replace", "epochs", "poisson")},
     )
 
     def refine(self, traits: Traits) -> Traits:

@@ -27,6 +27,7 @@ class FedDyn(Method):
     """One shared model; dynamic regularisation against drift. For unlike data, FedAvg's bytes."""
 
     traits = Traits(
+        data_through_gradients=True,
         optimizers=("w",),
         row_messages=True,
         needs_round="its server adds up the changes of the clients that are heard together",

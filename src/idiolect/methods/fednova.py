@@ -24,6 +24,7 @@ class FedNova(Averaging):
     """FedAvg of changes per local step. For clients that pass over data sets of unlike sizes."""
 
     traits = Traits(
+        data_through_gradients=True,
         sends="d + 1",
         changes=("w",),
         uncompressed=("steps",),

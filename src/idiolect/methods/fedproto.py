@@ -105,12 +105,12 @@ class FedProto(LocalSgd):
         assert run.features is not None
         if self.pull == "samples":
             return self.lam * gaps_of_samples(run, rows)
-        prototypes, known = rows["prototypes"], rows["known"]
-        sums, shares = by_class(run.features, run.targets, run.weights, known.shape[1])
+        prototypes, ever_present = rows["prototypes"], rows["known"]
+        sums, shares = by_class(run.features, run.targets, run.weights, ever_present.shape[1])
         here = shares > 0
         means = sums / torch.where(here, shares, 1).unsqueeze(-1)
         gap = (means - prototypes).square().mean(-1)
-        return self.lam * (gap * known * here).sum(1)
+        return self.lam * (gap * ever_present * here).sum(1)
 
     def prototypes(self, task: Task, w: Tensor, samples: Batch) -> State:
         """The message: C_j times the weight of class j at the client, and that weight.
@@ -135,10 +135,10 @@ def global_prototypes(server: State, mean: State) -> State:
     # Eq. 6: C̄_j = Σ_i |D_ij| C_ij / N_j, over the clients heard that have the class
     shares = mean["shares"].unsqueeze(1)
     sums, before = (t.view(len(shares), -1) for t in (mean["sums"], server["prototypes"]))
-    seen = shares > 0
-    prototypes = torch.where(seen, sums / torch.where(seen, shares, 1), before)
-    known = server["known"].maximum(seen[:, 0].to(server["known"]))
-    return {"prototypes": prototypes.flatten(), "known": known}
+    present = shares > 0
+    prototypes = torch.where(present, sums / torch.where(present, shares, 1), before)
+    ever_present = server["known"].maximum(present[:, 0].to(server["known"]))
+    return {"prototypes": prototypes.flatten(), "known": ever_present}
 
 
 def rows_of_prototypes(task: Task, down: State, rows: int) -> State:

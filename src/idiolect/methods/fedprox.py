@@ -42,6 +42,7 @@ class FedProxSoft(LocalSgd):
     """Personal models softly tied to their mean: lam 0 is Local, a large one FedAvg."""
 
     traits = Traits(
+        data_through_gradients=True,
         row_messages=True,
         fixed_step="SoftLocalSGD of its paper is plain SGD, and its server step λ η belongs to it",
         presets={"paper": {"server_rate": 0.03}},  # Algorithm 3: λ η, of the default λ and η

@@ -27,6 +27,7 @@ class FedSplit(Method):
     """One shared model by proximal steps, right where FedProx is biased; all heard each round."""
 
     traits = Traits(
+        data_through_gradients=True,
         trains="everyone",
         hears_all=True,  # x is the mean of all z_j
         optimizers=("w",),

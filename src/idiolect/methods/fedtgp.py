@@ -75,11 +75,11 @@ class FedTgp(FedProto):
         turn = int(server["turn"])
         network = {name: server[name] for name in NETWORK}
         network = self._trained(task, network, own, label, weights, turn)
-        seen = torch.zeros_like(server["known"]).index_fill_(0, label, 1)
+        present = torch.zeros_like(server["known"]).index_fill_(0, label, 1)
         return {
             **network,
             "prototypes": _prototypes(network).flatten(),
-            "known": server["known"].maximum(seen),
+            "known": server["known"].maximum(present),
             "turn": server["turn"] + 1,
         }
 
@@ -154,13 +154,13 @@ def _gradient(
     embedding, output = network["embedding"], network["output"]
     before = F.linear(embedding, network["hidden"], network["hidden_bias"])
     hidden = before.relu()
-    made = F.linear(hidden, output, network["output_bias"])
-    distances = torch.cdist(own, made, compute_mode="donot_use_mm_for_euclid_dist")
-    mine = F.one_hot(label, len(made)).to(distances)
+    prototypes = F.linear(hidden, output, network["output_bias"])
+    distances = torch.cdist(own, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+    mine = F.one_hot(label, len(prototypes)).to(distances)
     shares = (-distances - margin * mine).softmax(-1)
     # by P̂^c: (1{c is the class} - share) (P̂^c - P_i) / φ, 0 where they are one point
     pull = weights.unsqueeze(1) * (mine - shares) / distances.where(distances > 0, torch.inf)
-    slope = pull.sum(0).unsqueeze(1) * made - pull.T @ own
+    slope = pull.sum(0).unsqueeze(1) * prototypes - pull.T @ own
     back = (slope @ output) * (before > 0)
     return {
         "embedding": back @ network["hidden"],

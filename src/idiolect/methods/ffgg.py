@@ -26,6 +26,7 @@ from .options import steps_knob
 from .partial import Partial, step
 
 SOLVERS = ("sgd", "gd", "adam", "cg", "newton", "exact")
+OF_GRADIENTS = ("sgd", "gd", "adam")  # those that need no second derivatives
 OF_EPOCHS = ("sgd", "adam")  # those that take a fresh mini-batch per step
 STARTS = ("random", "common", "kept")
 
@@ -36,6 +37,7 @@ class Ffgg(Partial):
 
     traits = replace(
         Partial.traits,
+        data_through_gradients=True,
         rates=("lr", "private_lr"),
         changes=("theta",),
         fixed_step="its private part has its own `solver` (adam among them), and the server steps "
@@ -77,7 +79,11 @@ class Ffgg(Partial):
     def refine(self, traits: Traits) -> Traits:
         start = {"random": "a random start", "common": "its initial values", "kept": "its start"}
         words = f"the private part is not fine-tuned, and stays at {start[self.start]}"
-        return replace(traits, reductions={"steps": words})
+        return replace(
+            traits,
+            reductions={"steps": words},
+            data_through_gradients=traits.data_through_gradients and self.solver in OF_GRADIENTS,
+        )
 
     def alone(self) -> str:
         if self.start == "kept":

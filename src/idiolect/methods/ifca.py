@@ -30,6 +30,7 @@ class Ifca(FedAvg):
 
     traits = replace(
         FedAvg.traits,
+        data_through_gradients=False,
         sends="d + clusters up, d · clusters down",
         shared_name="models",
         changes=("w",),

@@ -35,6 +35,7 @@ class L2gd(Averaging):
     """Models drawn to their mean (lam), communicating by chance (p). When rounds are expensive."""
 
     traits = Traits(
+        data_through_gradients=True,
         trains="everyone",
         discloses="the private model is the message",
         shares_statistics=False,

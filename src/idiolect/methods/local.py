@@ -33,6 +33,7 @@ class Local(LocalSgd):
     """Every client trains alone; nothing is sent. The baseline to beat at equal compute."""
 
     traits = Traits(
+        data_through_gradients=True,
         sends="nothing",
         trains="everyone",
         shares_statistics=False,

@@ -47,6 +47,8 @@ class FedIt(FedAvg):
 class FedSaLora(LgFedAvg):
     """One LoRA factor is shared (A), the other stays with each client (B). For unlike data."""
 
+    traits = LgFedAvg.traits
+
     shared_part: str = knob(
         "lora_A",
         "the factor that is shared: A, as in the paper, or B",
@@ -62,7 +64,10 @@ class FfaLora(SplitMethod):
     """LoRA's factor A stays at its start and only B is trained and averaged. Half the message."""
 
     traits = replace(
-        SplitMethod.traits, optimizers=("theta",), reductions={"steps": "no model is trained"}
+        SplitMethod.traits,
+        data_through_gradients=True,
+        optimizers=("theta",),
+        reductions={"steps": "no model is trained"},
     )
 
     lr: float = knob(0.3, "step size", above=0)

@@ -36,6 +36,7 @@ class LpProj(Averaging):
     """Personal models tied in L^p to a shared point of a random subspace. For tiny messages."""
 
     traits = Traits(
+        data_through_gradients=True,
         sends="dim",
         trains="everyone",
         shares_statistics=False,

@@ -30,6 +30,7 @@ class Moon(FedAvg):
 
     traits = replace(
         FedAvg.traits,
+        data_through_gradients=False,
         reductions={"mu": "this is FedAvg", "steps": "no model is trained"},
     )
 

@@ -77,7 +77,10 @@ class JointSgd(SplitMethod):
     """Base of the methods whose clients train both parts at once, as one model."""
 
     traits = replace(
-        SplitMethod.traits, optimizers=("w",), reductions={"steps": "no model is trained"}
+        SplitMethod.traits,
+        data_through_gradients=True,
+        optimizers=("w",),
+        reductions={"steps": "no model is trained"},
     )
 
     lr: float = knob(0.1, "step size", above=0)

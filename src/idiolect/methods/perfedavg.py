@@ -7,7 +7,7 @@ little training. Costs per round: d numbers each way for each sampled client; 2 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ class PerFedAvg(Averaging):
     """A shared start that one gradient step makes personal (MAML). For clients that come and go."""
 
     traits = Traits(
+        data_through_gradients=True,
         rates=("lr", "personal_lr"),
         row_messages=True,
         fixed_step="its shared model is trained for one plain step α, and the meta-gradient is "
@@ -45,6 +46,11 @@ class PerFedAvg(Averaging):
     delta: float = knob(
         1e-3, "step of the finite difference", above=0, acts_with={"hessian": "finite"}
     )
+
+    def refine(self, traits: Traits) -> Traits:
+        if self.hessian != "exact":
+            return traits
+        return replace(traits, data_through_gradients=False)
 
     def update(self, task: Task, down: State, private: State, here: Here) -> tuple[State, State]:
         w = down["w"].expand(here.rows, -1)

@@ -33,6 +33,7 @@ class PFedBayes(Averaging):
     """Gaussian posteriors tied to a shared distribution by their divergence. For few samples."""
 
     traits = Traits(
+        data_through_gradients=True,
         sends="2 d",
         rates=("lr", "shared_lr"),
         row_messages=True,
@@ -146,6 +147,4 @@ def normal_rows(keys: Keys, number: int, task: Task) -> Tensor:  # -> [K, d]
 
 def sample_counts(here: Here) -> Tensor:  # -> [K, 1]
     """n_i: how many training samples each client has; 1 where it has none."""
-    rows = here.of_training_samples(lambda k, samples: {"n": (samples.weights > 0).sum(1)})
-    counts = rows.get("n", torch.ones(here.rows, dtype=torch.int64))
-    return counts.clamp(min=1).unsqueeze(1)
+    return here.samples.clamp(min=1).unsqueeze(1)

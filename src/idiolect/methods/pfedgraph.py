@@ -30,6 +30,7 @@ class PFedGraph(LocalSgd):
     """Each client starts from a mean weighted by an inferred graph. For degrees of likeness."""
 
     traits = Traits(
+        data_through_gradients=True,
         optimizers=("w",),
         linear=False,
         uncombined="the server keeps each client's model, and averages them for each client",

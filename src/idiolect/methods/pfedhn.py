@@ -31,6 +31,7 @@ class PFedHn(LocalSgd):
     """A hypernetwork at the server makes all models. For many clients that keep nothing."""
 
     traits = Traits(
+        data_through_gradients=True,
         changes=("change",),
         shared_name="phi",
         rates=("lr", "hyper_lr"),

@@ -29,6 +29,7 @@ class PFedMe(Averaging):
     """Personal models as Moreau envelopes of a shared one (lam). For moderately unlike data."""
 
     traits = Traits(
+        data_through_gradients=True,
         trains="everyone",
         discloses="w - ηλ (w - θ) is sent, and w is known: θ follows from it with alternations=1, "
         "and a mean of its iterates with more",

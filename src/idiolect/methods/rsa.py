@@ -28,6 +28,7 @@ class Rsa(Method):
     """Personal models tied to a shared one by ||x - w||_p; p = 1 bounds each client's influence."""
 
     traits = Traits(
+        data_through_gradients=True,
         trains="everyone",
         shares_statistics=False,
         row_messages=True,

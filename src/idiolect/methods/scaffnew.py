@@ -28,6 +28,7 @@ class Scaffnew(Method):
     """One shared model; local steps that provably save rounds, if every client is always heard."""
 
     traits = Traits(
+        data_through_gradients=True,
         trains="everyone",
         hears_all=True,  # Σ h_i = 0 holds only then
         fixed_step="its control variates assume the plain step x - γ (g - h) between two means",

@@ -26,6 +26,7 @@ class Scaffold(Method):
     """One shared model with control variates against drift. For unlike data, returning clients."""
 
     traits = Traits(
+        data_through_gradients=True,
         sends="2 d",
         changes=("w", "c"),
         needs_round="its control variates correct the steps of clients that start from one model",

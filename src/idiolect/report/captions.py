@@ -238,6 +238,58 @@ def class_note(facts: Mapping[str, Any]) -> str:
     return words.get(facts.get("average", ""), "")
 
 
+UNCOVERED = (
+    "not covered by ε: figures of this table, numbers of samples, scaling statistics, what a "
+    "client's own model tells, and other trainings on these clients (other rows and seeds, tuning)"
+)
+
+
+def privacy_words(facts: Mapping[str, Any]) -> str:
+    """Who is protected from whom, and how much has been spent.
+
+    >>> spent = {"worst": 2.96, "mean": 2.5}
+    >>> facts = {"protects": "local", "against": "everyone", "trusted": "nobody", "clip": 1.0}
+    >>> facts |= {"epsilon": spent, "delta": 1e-5, "noise": 2.0, "rounds": 30, "budget": 3.0}
+    >>> facts |= {"sampling": "known", "source": "secret", "neighbours": "any", "adaptive": False}
+    >>> privacy_words(facts)[:87]
+    'local privacy, ε = 2.96 at δ = 1e-05 for the client that has spent most (mean 2.5; budg'
+    """
+    spent = facts["epsilon"]
+    mean = "" if f"{spent['mean']:.3g}" == f"{spent['worst']:.3g}" else f"mean {spent['mean']:.3g}"
+    budget = f"budget {facts['budget']:g}" if facts["budget"] else ""
+    more = "; ".join(filter(None, (mean, budget)))
+    clip = f"C {facts['clip']:.3g}" + (" by now" if facts["adaptive"] else "")
+    sampling = (
+        "amplified by Poisson sampling" if facts["sampling"] == "poisson" else "not amplified"
+    )
+    words = (
+        f"{facts['protects']} privacy, ε = {spent['worst']:.3g} at δ = {facts['delta']:g} for the "
+        f"client that has spent most{f' ({more})' if more else ''}: protects each client "
+        f"({facts['neighbours']}) from {facts['against']}; trusted: {facts['trusted']}; "
+        f"noise {facts['noise']:.3g} x sensitivity, {clip}, {plural(facts['rounds'], 'round')}, "
+        f"{sampling}"
+    )
+    if facts["source"] != "secret":
+        words += "; noise comes from the seed: it protects nobody from who knows that"
+    return words
+
+
+def _privacy(trained: Rows, _: Goals) -> Iterator[str]:
+    """What is guaranteed, by row where it differs; and what is not."""
+    words: dict[str, list[str]] = {}
+    for r in trained:
+        if "privacy" in r:
+            words.setdefault(privacy_words(r["privacy"]), []).append(label_of(r))
+    for text, labels in words.items():
+        yield f"{', '.join(labels)}: {text}" if len(trained) > 1 else text
+    if not words:
+        return
+    others = [label_of(r) for r in trained if "privacy" not in r and _sends(r)]
+    if others:
+        yield f"without privacy: {', '.join(others)}"
+    yield UNCOVERED
+
+
 def _goals(trained: Rows, goals: Goals) -> Iterator[str]:
     """What the signs in the columns of the goals mean; those that are there."""
     missed_budget = (
@@ -418,6 +470,7 @@ RULES: tuple[Rule, ...] = (
     _groups,
     _terms,
     _heard,
+    _privacy,
     _fates,
     _timing,
     _metrics,

@@ -107,7 +107,7 @@ def curve_picture(
         if number % columns == 0:
             axes.set_ylabel(f"{quantity} on the clients' own test data")
     if len(lines) <= DIRECT and len(wanted) == 1:
-        _names_at_ends(panels[0])
+        names_at_ends(panels[0])
     else:
         handles, names = panels[0].get_legend_handles_labels()
         figure.set_figwidth(figure.get_figwidth() + 2.5)
@@ -222,7 +222,7 @@ def _goal_lines(axes: Any, goals: Goals, measure: str, quantity: str) -> None:
         axes.annotate(text, (0, goals.target), xycoords=("axes fraction", "data"), **place)
 
 
-def _names_at_ends(axes: Any) -> None:
+def names_at_ends(axes: Any) -> None:
     """The name of each line beside its end; names that would overlap are moved apart."""
     lines = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
     low, high = axes.get_ylim()

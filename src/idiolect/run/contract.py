@@ -15,6 +15,7 @@ from ..host.metrics import PositiveClass, in_use
 from ..method import Method
 from ..methods.batchnorm import with_statistics
 from ..methods.wrapped import WithOptimizerState
+from ..privacy.plan import PrivacyPlan
 from ..server.protocol import Contract
 from ..task.task import Task
 from .settings import Settings, fixed_on_resume
@@ -28,12 +29,14 @@ def build_contract(
     classes: int,
     positive: PositiveClass | None,
     layouts: tuple[Any, ...] = (),
+    privacy: PrivacyPlan | None = None,
 ) -> tuple[Contract, HostSettings]:
     """What server and hosts agree on for one seed of a run, and how a host works.
 
     `task` is as the seed computes it, on a device that is not part of the contract; `positive` is
     the class of two that metrics are about; `layouts` are those of all groups of clients, where
-    these have unlike models and `task` is that of one group.
+    these have unlike models and `task` is that of one group; `privacy` is what clients do to their
+    messages or gradients.
     """
     optimizer = settings.client_optimizer
     fitted = None
@@ -44,7 +47,10 @@ def build_contract(
     method = with_statistics(method, task, settings.statistics)
     digest = settings_digest(settings)
     sums = settings.secure_sums
-    contract = Contract(method, task, settings.channel, run, digest, layouts, sums)
+    noise = None
+    if privacy is not None and sums is not None:
+        noise = privacy.shared_noise(sums.least(privacy.sample))
+    contract = Contract(method, task, settings.channel, run, digest, layouts, sums, noise)
     metrics = in_use(settings.metrics, settings.metric, classes, task.criterion.name, positive)
     return contract, HostSettings(
         batch=settings.batch,
@@ -55,6 +61,8 @@ def build_contract(
         optimizer=fitted,
         augment=settings.augment,
         metrics=metrics,
+        message_noise=privacy.message_noise if privacy else None,
+        sample_clipping=privacy.sample_clipping if privacy else None,
     )
 
 

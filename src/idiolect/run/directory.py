@@ -27,6 +27,7 @@ import shutil
 import stat
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -126,21 +127,25 @@ def refuse_links(path: Path) -> None:
                 )
 
 
+@cache
+def version_of(package: str) -> str:
+    """The version of a package as it is installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed as a package"
+
+
 def environment() -> dict[str, Any]:
     """Software and hardware versions of this start."""
-    packages = {}
-    for name in ("idiolect", "torch", "numpy", "scikit-learn", "safetensors"):
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            packages[name] = "not installed as a package"
+    names = ("idiolect", "torch", "numpy", "scikit-learn", "safetensors")
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
-        "packages": packages,
+        "packages": {name: version_of(name) for name in names},
     }
 
 

@@ -20,7 +20,7 @@ from ..server.protocol import Contract
 from ..server.rules import RULES
 from ..server.selection import SELECTIONS
 from .client_weights import server_after
-from .settings import MESSAGES, Settings
+from .settings import MESSAGES, Settings, default_settings
 from .target_units import may_scale
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ def idle_options(parts: RunParts) -> list[str]:
 
 
 def _changed(settings: Settings) -> set[str]:
-    defaults = Settings()
+    defaults = default_settings()
     names = (f.name for f in dataclasses.fields(Settings))
     return {n for n in names if getattr(settings, n) != getattr(defaults, n)}
 
 
 def _of_messages(parts: RunParts) -> Iterator[str]:
-    s, method = parts.settings, parts.method
-    contract = Contract(method, parts.first_task, s.channel, 0)
+    s, method, contract = parts.settings, parts.method, parts.contract
+    defaults = default_settings()
     if not contract.up.length:
         for name in with_role(Settings, MESSAGES):
             if name in _changed(s):
@@ -69,13 +69,13 @@ def _of_messages(parts: RunParts) -> Iterator[str]:
             if name in _changed(s):
                 reason = "whose server keeps no shared model to step on"
                 yield f"{name}: it has no effect on {name_of(method)}, {reason}"
-    if s.selection != Settings().selection and parts.clients_heard == parts.eligible:
+    if s.selection != defaults.selection and parts.clients_heard == parts.eligible:
         yield (
             f"selection: {SELECTIONS.text(s.selection)!r} has no effect where all "
             f"{parts.eligible} clients are heard in every round (sample)"
         )
     messages = s.buffer if s.asynchronous else parts.clients_heard
-    if s.rule != Settings().rule and _gives_mean(parts, contract, messages):
+    if s.rule != defaults.rule and _gives_mean(parts, contract, messages):
         some = "one message" if messages == 1 else f"{messages} messages, whose mean it gives,"
         yield f"rule: {RULES.text(s.rule)!r} has no effect on {some} per step of the server"
     claims = parts.federation.weight_totals("train")
@@ -100,7 +100,7 @@ def _gives_mean(parts: RunParts, contract: Contract, messages: int) -> bool:
         weights = torch.linspace(0.5, 1.25, messages)
     one, other = (
         server_after(contract, rule, weights, parts.eligible, own_weights)
-        for rule in (s.rule, Settings().rule)
+        for rule in (s.rule, default_settings().rule)
     )
     return all(torch.allclose(one[name], other[name], rtol=1e-4) for name in one)
 
@@ -113,6 +113,7 @@ def _counted(parts: RunParts) -> tuple[Metric, ...]:
 
 def _of_the_rest(parts: RunParts) -> Iterator[str]:
     s = parts.settings
+    defaults = default_settings()
     if not s.standardise_targets and not may_scale(parts.task, parts.federation):
         yield "standardise_targets: it has no effect: these targets would not be standardised"
     scaled = (parts.method.scaled(s.schedule.factors(r, s.rounds)) for r in range(s.rounds))
@@ -129,7 +130,7 @@ def _of_the_rest(parts: RunParts) -> Iterator[str]:
             "reset; optimizer_state='private' keeps it"
         )
     without = all(one.first_task.statistics is None for one in parts.each_group)
-    if s.statistics != Settings().statistics and without:
+    if s.statistics != defaults.statistics and without:
         yield f"statistics: {s.statistics!r} has no effect: the model keeps no running statistics"
     if s.patience_metric and not s.validates:
         yield (
@@ -147,7 +148,7 @@ def _of_the_rest(parts: RunParts) -> Iterator[str]:
         )
     if not s.asynchronous:
         return
-    if s.next_client != Settings().next_client and parts.concurrency == parts.eligible:
+    if s.next_client != defaults.next_client and parts.concurrency == parts.eligible:
         yield f"next_client: {s.next_client!r} has no effect where all clients are always at work"
-    if s.change_from != Settings().change_from and parts.concurrency == 1:
+    if s.change_from != defaults.change_from and parts.concurrency == 1:
         yield f"change_from: {s.change_from!r} has no effect where one client works at a time"

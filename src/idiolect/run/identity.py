@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from ..task.groups import AnyTask, TaskGroups
 from ..task.initial import constants_digest
 from ..task.target_scale import TargetScale
 from ..task.task import Task
-from .directory import FORMAT
+from .directory import FORMAT, version_of
 from .predict import facts_of
 from .settings import Settings, fixed_on_resume
 from .target_units import SCALE
@@ -252,18 +251,10 @@ def code_of(method: Method) -> dict[str, str]:
     ['idiolect', 'method', 'source']
     """
     return {
-        "idiolect": version(),
+        "idiolect": version_of("idiolect"),
         "source": package_source(without=NO_PART),
         "method": class_source(type(method)),
     }
-
-
-def version() -> str:
-    """The version of this package."""
-    try:
-        return metadata.version("idiolect")
-    except metadata.PackageNotFoundError:
-        return "not installed as a package"
 
 
 @cache

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,13 +17,14 @@ from ..core.documents import decode, expect_fields
 from ..core.files import on_disk, write_document
 from ..core.knobs import SettingError
 from ..core.scratch import ScratchFolder
-from ..core.text import warn
+from ..core.text import plural, warn
 from ..data.federation import SPLITS
 from ..host.baselines import per_client, trivial
 from ..host.lazy_federation import test_groups, whole
 from ..host.metrics import described, direction, in_use
 from ..host.scores import COLLAPSE_LOSS, ENDS, Scores, summarise
 from ..methods import label_of, name_of
+from ..privacy.plan import Mechanism
 from ..report.captions import DIVERGED, TO_TRY
 from ..report.format import Figure
 from ..report.progress import RoundReport
@@ -42,6 +43,7 @@ from .history import History
 from .identity import RunIdentity, check_same, run_number
 from .interrupts import Interruption, finish_on_interrupt
 from .prepare import RunParts
+from .privacy_log import PrivacyLog
 from .record import Record, SeedRecord, client_rows, reliability_rows
 from .repeats import Repeats
 from .result import Result
@@ -52,9 +54,12 @@ from .settings import Settings
 from .target_units import unit_of_loss
 from .worker_hosts import WorkerHosts
 
+BUDGET_SPENT = "epsilon"  # why a seed stopped that has no more privacy to spend
 BY_CALLBACK = "callback"  # why a seed stopped that a callback ended
+EPSILON = "epsilon"  # what has been spent, in tables: of a round by the client that spent most
 SENT = ("bytes_up", "bytes_down", "values_up", "values_down")
 clock = time.monotonic  # seconds
+T = TypeVar("T")
 
 
 @dataclass
@@ -119,6 +124,8 @@ class Runner:
         begun = bool(self.starts[1:])
         changed = begun and self.starts[-2].get("rounds") != now["rounds"]
         self.identity = identity
+        if not begun:  # before settings.json: from then on none of them may be missing
+            self._create_privacy_logs(folder)
         try:
             if self.longer:  # the record of the shorter run, whose models are about to go
                 for name in ("record.json", "record.safetensors", "result.json"):
@@ -130,6 +137,22 @@ class Runner:
             raise SettingError(
                 f"directory: cannot write to {folder.path}: {error.strerror}"
             ) from None
+
+    def _create_privacy_logs(self, folder: RunDirectory) -> None:
+        """What each seed begins with, where clients are protected."""
+        for seed in self.seeds:
+            plan = self.repeats[seed].privacy_plan(seed)
+            if plan is not None:
+                PrivacyLog.of(folder.path, seed).create(plan.mechanism)
+
+    def _mechanism(self, seed: int, path: Path | None) -> Mechanism | None:
+        """The noise that a seed has begun with; None where it is to be chosen, or there is none."""
+        if self.settings.privacy is None or path is None:
+            return None
+        log = PrivacyLog.of(path, seed)
+        if not log.path.exists() and not (path / "settings.json").exists():
+            return None  # a folder of best models, without a run in it
+        return _privacy_log(log.mechanism)
 
     def _environment(self) -> dict[str, Any]:
         """The environment of this start."""
@@ -157,6 +180,7 @@ class Runner:
                 record.seeds.append(one.record)
                 if resume and folder:
                     one.resume(folder)
+                one.log_rounds()
                 journal.begin(record.rounds_table())
                 try:
                     one.train(interrupted, last=seed == self.seeds[-1])
@@ -222,7 +246,9 @@ class Runner:
         if here:
             parts = replace(parts, federation=whole(parts.federation))
         run = run_number(self.identity.id, seed)
-        return Session(parts, seed, run, path, self.start.get(seed), placement=placement)
+        start = self.start.get(seed)
+        mechanism = self._mechanism(seed, path or self.best_in)
+        return Session(parts, seed, run, path, start, placement=placement, mechanism=mechanism)
 
     def _load(self, seed: int, best: bool) -> Session:
         """A finished seed's models, from its checkpoint."""
@@ -362,15 +388,17 @@ class SeedRun:
         """Why the run ends here; "" while it continues."""
         s = self.settings
         history = self.history
-        done = self.session.rounds >= s.rounds
-        if self._diverged(done):
+        complete = self.session.rounds >= s.rounds
+        if self._diverged(complete):
             return DIVERGED
-        if done:
+        if complete:
             return "rounds"
         if self.record.stopped == BY_CALLBACK:
             return BY_CALLBACK
-        sent = self.session.server.ledger.bytes
-        if s.bytes and sent + self.session.engine.round_bytes() > s.bytes:
+        if not self.session.server.affords_round():
+            return BUDGET_SPENT
+        traffic = self.session.server.ledger.bytes
+        if s.bytes and traffic + self.session.engine.round_bytes() > s.bytes:
             return "bytes"
         if s.target_value is not None:
             figure = self._figure()
@@ -384,8 +412,12 @@ class SeedRun:
     def _diverged(self, done: bool) -> bool:
         """Whether messages are beyond hope; `done`: there are no more rounds. See `divergence`."""
         server = self.session.server
+        if server.privacy is not None:  # a stop would tell of figures that have no noise
+            return False
         if done and self.lost.rounds and not server.ledger.admitted:
             return True
+        if server.privacy is not None:  # when a run stops would depend on figures without noise
+            return False
         clients = int(server.roster.eligible.sum())
         return self.settings.attack is None and (self.lost.enough(clients) or self.grown.enough)
 
@@ -420,6 +452,8 @@ class SeedRun:
         gradients = ledger.counts["gradients"][clients]
         figures["gradients_per_client"] = float(gradients.double().mean())
         figures |= session.engine.figures()
+        if session.server.privacy is not None:
+            figures[EPSILON] = session.server.privacy.worst_quickly()
         more = {split: summarise(by_split[split]) for split in s.evaluated_splits[1:]}
         for name in s.split_columns:
             split, _, figure = name.partition("_")
@@ -478,6 +512,8 @@ class SeedRun:
         record.missing = dict(ledger.missing)
         scores = {split: Scores.merge([part[split] for part in parts.values()]) for split in SPLITS}
         counts = {name: count.tolist() for name, count in ledger.counts.items()}
+        if session.server.privacy is not None:
+            counts[EPSILON] = session.server.privacy.epsilons().tolist()
         counts |= effective_columns(self.parts.federation)
         if self.parts.groups is not None:
             names = self.parts.groups.names
@@ -496,6 +532,8 @@ class SeedRun:
         record.reliability = reliability_rows(session.server.roster.ids, scores["test"])
         if record.history:
             record.by_client = self.journal.by_client()
+        if session.server.privacy is not None:
+            record.privacy = session.server.privacy.figures()
         if self.settings.validates and record.history:
             row = best_row(self.history, self.settings)
             record.best = dict(record.history[row]) if row >= 0 else {}
@@ -568,6 +606,24 @@ class SeedRun:
                 )
             raise
 
+    def log_rounds(self) -> None:
+        """Privacy that was spent in rounds after the checkpoint counts; later ones are logged."""
+        privacy = self.session.server.privacy
+        if privacy is None or self.folder is None:
+            return
+        log = PrivacyLog.of(self.folder.path, self.record.seed)
+        killed = _privacy_log(partial(log.after, privacy.begun))
+        # sites may have come and gone since
+        self.session.server.count_killed(killed, known=self.runner.placement is None)
+        privacy.log = log.append
+        planned = privacy.plan.exposure.rounds
+        if self.runner.longer and privacy.plan.epsilon and not privacy.plan.protection.noise:
+            warn(
+                f"rounds: the noise was chosen for clients heard {plural(planned, 'time')} at most "
+                f"and stays; the run ends before more than epsilon {privacy.plan.epsilon:g} is "
+                "spent"
+            )
+
     def resume(self, folder: RunDirectory) -> None:
         """Back to where the seed was when the run stopped."""
         path = folder.checkpoints(self.record.seed)
@@ -591,6 +647,7 @@ class SeedRun:
             metrics = [f"{m.name}{end}" for m in session.metrics for end in ENDS]
             own = ("round", *summarise(no_clients), *SENT, "gradients_per_client")
             columns = [*own, *metrics, *s.split_columns, *session.engine.figures()]
+            columns += [EPSILON] if session.server.privacy is not None else []
             facts = CheckpointFacts.read(newest.facts, newest.round, columns)
             self.history = History.unpacked(facts.history)
             self.journal.load(facts.journal, len(self.history))
@@ -647,6 +704,14 @@ class SeedRun:
         function(moment)
         if moment.stopped and event in ("round", "evaluate", "checkpoint"):
             record.stopped = BY_CALLBACK
+
+
+def _privacy_log(read: Callable[[], T]) -> T:
+    """What is read of a log of rounds begun."""
+    try:
+        return read()
+    except ValueError as error:
+        raise SettingError(f"directory: {error}") from None
 
 
 def best_row(history: History, settings: Settings) -> int:

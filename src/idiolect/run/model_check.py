@@ -214,6 +214,7 @@ def _check_training(
         "replace": torch.full_like(sizes, batch == 1),
         "epochs": sizes % batch == (1 if batch > 1 else 0),
         "full": sizes == 1,
+        "poisson": torch.ones_like(sizes),  # any mini-batch may have one sample
     }[batching].bool() & (sizes > 0)
     if not bool(alone.any()):
         return

@@ -29,6 +29,7 @@ from ..method import Method
 from ..methods import batchnorm, equal_to, label_of, name_of
 from ..methods.exchanges import check_exchanges
 from ..methods.predictor import predicts_by_itself
+from ..privacy.plan import Mechanism, PrivacyPlan
 from ..privacy.sums.refusals import Beside
 from ..privacy.sums.refusals import why_not as not_summed
 from ..privacy.sums.setting import sums_note
@@ -47,8 +48,9 @@ from .client_weights import check_weights
 from .effects import idle_options
 from .groups import groups_note, prepare_groups, public_note
 from .model_check import behaviour_on, check_false_targets, check_model
+from .protection import check_privacy, gradients_per_round, privacy_plan
 from .sample_weights import weights_note
-from .settings import DTYPES, Settings
+from .settings import DTYPES, Settings, default_settings
 from .step_sizes import stable_steps
 from .target_units import described, may_scale, outlier_note, scale_of
 
@@ -104,9 +106,14 @@ class RunParts:
         return self.groups.numbers(self.federation.ids)
 
     @cached_property
+    def people(self) -> People:
+        """Which clients play which part under the first seed."""
+        return People.of(self.federation, self.settings, self.settings.seed)
+
+    @property
     def eligible(self) -> int:
         """How many clients may take part in training."""
-        return len(People.of(self.federation, self.settings, self.settings.seed).eligible)
+        return len(self.people.eligible)
 
     @cached_property
     def clients_heard(self) -> int:
@@ -118,10 +125,29 @@ class RunParts:
         """The class of two that metrics are about; None where nothing tells which it is."""
         return positive_of(self.federation, self.settings.positive)
 
+    @cached_property
+    def contract(self) -> Contract:
+        """What the first seed agrees on, but for its number: for checks before it starts."""
+        return Contract(self.method, self.first_task, self.settings.channel, 0)
+
     @property
     def concurrency(self) -> int:
         """Clients that train at the same time, where training is asynchronous."""
         return concurrency(self.method, self.settings, self.eligible, self.clients_heard)
+
+    def privacy_plan(self, seed: int, begun: Mechanism | None = None) -> PrivacyPlan | None:
+        """How clients are protected; None where they are not, or where nothing is sent.
+
+        `begun`: as a run has begun that is resumed.
+        """
+        if self.settings.privacy is None or not any(self.method.message(self.first_task).values()):
+            return None
+        return privacy_plan(self, seed, begun)
+
+    @cached_property
+    def gradients_per_round(self) -> np.ndarray:  # int64[N]
+        """Gradients that each client takes in a round, on trial."""
+        return gradients_per_round(self)
 
     def numerics(self, seed: int) -> Numerics:
         """How model and loss are computed under one of the seeds."""
@@ -150,6 +176,12 @@ class RunParts:
             return self.federation.behaviour or task.behaviour
         return behaviour_on(task, self.federation)
 
+    def people_of(self, seed: int) -> People:
+        """Which clients play which part under a seed."""
+        if seed == self.settings.seed:
+            return self.people
+        return People.of(self.federation, self.settings, seed)
+
     def task_of(self, seed: int) -> Task:
         """Model and loss as a seed computes them, for a session, which may change its start."""
         if seed == self.settings.seed:
@@ -175,8 +207,7 @@ class RunParts:
             notes["targets"] = {"text": described(self.target_scale)}
         if self.changes:
             notes["steps"] = {"warning": "; ".join(self.changes)}
-        eligible = People.of(self.federation, s, s.seed).eligible
-        if words := outlier_note(task.criterion, self.federation, eligible):
+        if words := outlier_note(task.criterion, self.federation, self.people.eligible):
             notes["outliers"] = {"warning": words}
         if self.groups is not None:
             notes["groups"] = groups_note(self.groups, self.federation)
@@ -245,9 +276,8 @@ def _prepare(method: Method, task: Task, federation: Federation, s: Settings) ->
     if changes:
         parts = RunParts(method, task, federation, s, parts.target_scale, tuple(changes))
     if s.client_weights.of(federation.names) is not None:
-        contract = Contract(method, parts.first_task, s.channel, 0)
         messages = s.buffer if s.asynchronous else parts.clients_heard
-        check_weights(contract, s.rule, messages, parts.eligible)
+        check_weights(parts.contract, s.rule, messages, parts.eligible)
     if not s.asynchronous:
         if s.quorum > parts.clients_heard:
             raise SettingError(
@@ -258,12 +288,13 @@ def _prepare(method: Method, task: Task, federation: Federation, s: Settings) ->
     _check_rows(parts)
     _check_sums(parts)
     _check_selection(parts)
+    check_privacy(parts)
     if s.finetune_steps and predicts_by_itself(method):
         raise SettingError(
             f"finetune_steps must be 0 for {name_of(method)}, whose clients do not predict with "
             f"one model, got {s.finetune_steps}"
         )
-    link = Link.fit(s.channel, method, parts.first_task)
+    link = parts.contract.link
     if s.asynchronous:
         _check_asynchronous(parts, link)
     for warning in link.check():
@@ -278,7 +309,7 @@ def _prepare(method: Method, task: Task, federation: Federation, s: Settings) ->
     if not isinstance(federation, LazyFederation):  # else they were tried where the samples are
         check_model(parts.first_task, federation, s.batch, s.batching)
         check_metrics(parts.first_task, federation, s.metrics, s.metric, parts.positive)
-        malicious = People.of(federation, s, s.seed).malicious
+        malicious = parts.people.malicious
         if s.attack is not None and s.attack.poisons and len(malicious):
             check_false_targets(parts.first_task, federation, s.attack, malicious, s.seed)
     return parts
@@ -423,8 +454,7 @@ def _check_numbers(method: Method, s: Settings) -> None:
 def _check_memory(parts: RunParts) -> None:
     """Warn where a round's messages exceed the memory and cannot be summed as they arrive."""
     s = parts.settings
-    contract = Contract(parts.method, parts.first_task, s.channel, 0)
-    plan = StreamingPlan.of(contract, s.rule, parts.clients_heard, int(s.memory * 2**30))
+    plan = StreamingPlan.of(parts.contract, s.rule, parts.clients_heard, int(s.memory * 2**30))
     if not plan.reason:
         return
     facts = (
@@ -448,12 +478,12 @@ def physical_memory() -> float:
 def _check_rows(parts: RunParts) -> None:
     """Refuse what makes no sense where the server keeps what single clients have sent."""
     method, s = parts.method, parts.settings
-    if method.traits.uncombined and s.rule != Settings().rule:
+    if method.traits.uncombined and s.rule != default_settings().rule:
         raise SettingError(
             f"rule must be 'mean' for {name_of(method)}, got {RULES.text(s.rule)!r}: "
             f"{method.traits.uncombined}"
         )
-    contract = Contract(method, parts.first_task, s.channel, 0)
+    contract = parts.contract
     if contract.link.aggregate_stage is not None and (contract.keeps_rows or contract.addresses):
         raise SettingError(
             f"channel must decode each message by itself for {name_of(method)}, whose server "

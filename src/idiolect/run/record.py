@@ -69,6 +69,8 @@ class SeedRecord:
     missing: dict[str, int] = field(default_factory=dict)  # reason -> clients without a message
     messages: dict[str, int] = field(default_factory=dict)  # asked for, and counted; {}: unknown
     counted: dict[str, int] = field(default_factory=dict)  # of all clients: see Traits.counters
+    privacy: dict[str, Any] = field(default_factory=dict)
+    # ^ with privacy: the mechanism, and ε by now; see PrivacyAccount.figures
     by_client: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     # ^ test accuracy of every client in every evaluated round, float32[rounds, clients]
 
@@ -268,6 +270,8 @@ class Record:
             row = {f.name: getattr(s, f.name) for f in fields(s) if f.name != "by_client"}
             if s.data_seed is None:
                 del row["data_seed"]
+            if not s.privacy:
+                del row["privacy"]
             seeds.append(row)
         return plain({**out, "seeds": seeds})
 
@@ -292,7 +296,7 @@ class Record:
             seed_rows = [{k: _numbers(v) for k, v in s.items()} for s in saved["seeds"]]
             for at, seed in enumerate(seed_rows):
                 optional = {"best", "times", "counted", "messages", "reliability", "subgroups"}
-                optional |= {"data_seed"}
+                optional |= {"data_seed", "privacy"}
                 expect_fields(seed, hints, optional, place=f"seeds[{at}]")
             record = cls(**{**saved, "seeds": [SeedRecord(**seed) for seed in seed_rows]})
             record.check()

@@ -48,7 +48,8 @@ def prepare_repeats(
     method: Method, task: AnyTask, federation: Federation, settings: Settings
 ) -> dict[int, RunParts]:
     """The parts of every repeat, checked before the first one starts."""
-    settings = replace(settings, data_seeds=settings.data_seeds.of(federation))
+    if settings.data_seeds:
+        settings = replace(settings, data_seeds=settings.data_seeds.of(federation))
     drawn = federations(federation, settings)
     first = prepare(method, task, drawn[settings.seed], settings)
     if not settings.data_seeds:

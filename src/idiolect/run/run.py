@@ -160,7 +160,8 @@ def iterate(
 ) -> Iterator[RoundState]:
     """The rounds of the first seed, one by one, from the start (round 0) to the last.
 
-    The same rounds as those of `idiolect.run`, without evaluation, checkpoints or early stops. For
+    The same rounds as those of `idiolect.run`, without evaluation, checkpoints or early stops but
+    that of a privacy budget. For
     theory: whether iterates converge as a theorem says shows only in the iterates.
 
     >>> import idiolect as il
@@ -177,6 +178,6 @@ def iterate(
     session = Session(parts, run_settings.seed, 0)
     server = session.server
     yield RoundState(0, server.state, session)
-    while session.rounds < run_settings.rounds:
+    while session.rounds < run_settings.rounds and server.affords_round():
         session.advance()
         yield RoundState(session.rounds, server.state, session)

@@ -30,6 +30,7 @@ from ..host.lazy_federation import whole
 from ..host.remote_host import HostLike
 from ..method import Method
 from ..methods.predictor import module_of, no_single_model
+from ..privacy.plan import Mechanism
 from ..server.asynchronous import AsyncServer
 from ..server.protocol import Contract
 from ..server.roster import Roster
@@ -114,11 +115,13 @@ class Session:
         start: Start | None = None,
         started: bool = False,
         placement: HostPlacement | None = None,
+        mechanism: Mechanism | None = None,
     ):
+        """`mechanism`: the noise of a run that has begun; None: chosen for this one."""
         federation, settings = parts.federation, parts.settings
         self.seed = seed
         self.settings = settings
-        self.people = People.of(federation, settings, seed)
+        self.people = parts.people_of(seed)
         tests = federation.sizes("test")[self.people.evaluated]
         self.tested = bool(tests.sum())  # whether any evaluated client has test data
         # from an earlier stage, not from a new model; its start is given here or in a checkpoint
@@ -128,9 +131,12 @@ class Session:
         if start is not None:
             tasks[0].begin_at(start.x0)
         layouts = layouts_of(parts)
+        privacy = parts.privacy_plan(seed, mechanism)
         built = [
             build_contract(
-                *(parts.method, task, settings, run, federation.classes, parts.positive), layouts
+                *(parts.method, task, settings, run, federation.classes, parts.positive),
+                layouts,
+                privacy,
             )
             for task in tasks
         ]
@@ -155,6 +161,8 @@ class Session:
             weights = (
                 federation.weight_totals("train").where(federation.sizes("train") > 0, 1.0).tolist()
             )
+        if privacy is not None:  # every client counts alike
+            weights, own_weights = [1.0] * federation.clients, False
         roster.enrol(federation.ids, samples, eligible.tolist(), weights, own_weights)
         self.server = Server(
             self.contract,
@@ -166,6 +174,7 @@ class Session:
             selection=settings.selection,
             memory=host_settings.memory,
             scratch=scratch,
+            privacy=privacy,
         )
         if federation.preparation is not None and not self.started:
             bytes_up = torch.tensor(federation.preparation.bytes_of(federation.ids))

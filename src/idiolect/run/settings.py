@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -29,11 +30,13 @@ from ..host.metrics import (
     parse_positive,
 )
 from ..methods.batchnorm import CHOICES as STATISTICS
+from ..privacy.noise import SOURCES
+from ..privacy.protection import PROTECTIONS, Central, Protection
 from ..privacy.sums.setting import SecureSums, parse_sums, sums_text
 from ..server.asynchronous import SINCE, STALENESS, Constant, Staleness
 from ..server.rules import RULES, Rule
 from ..server.rules.coordinates import Mean
-from ..server.selection import SELECTIONS, ClientSelection, Uniform
+from ..server.selection import SELECTIONS, ClientSelection, Poisson, Uniform
 from ..server.step import ServerStep
 from ..task.augment import AUGMENTATIONS, Augmentation, Change
 from ..task.batches import BATCHING
@@ -201,11 +204,16 @@ class Optimisation(Knobs):
     """How clients and server step, whatever the method."""
 
     batch: int = knob(
-        64, "mini-batch size", low=1, high=10**9, acts_with={"batching": ("replace", "epochs")}
+        64,
+        "mini-batch size",
+        low=1,
+        high=10**9,
+        acts_with={"batching": ("replace", "epochs", "poisson")},
     )
     batching: str = knob(
         "replace",
-        "mini-batches with replacement, without (epochs), or all data (full)",
+        "mini-batches with replacement, without (epochs), all data (full), or each sample by "
+        "itself (poisson)",
         choices=BATCHING,
     )
     augment: Augmentation = knob(
@@ -458,6 +466,51 @@ class Adversary(Knobs):
 
 
 @dataclass(frozen=True)
+class Privacy(Knobs):
+    """Differential privacy of every client: who adds noise, and what may be spent."""
+
+    privacy: Protection | None = knob(
+        None,
+        "who adds noise to clipped messages: 'central' (the server: protects from whoever sees "
+        "models), 'distributed' (clients, in secure sums), 'local' (each client by itself), or "
+        "'samples' (each client, to every gradient: protects samples); see: list protections",
+        parse=PROTECTIONS.parse,
+        write=PROTECTIONS.text,
+        roles=(MESSAGES,),
+    )
+    epsilon: float = knob(
+        0.0,
+        "the privacy budget of every client: noise is chosen for the planned rounds, and the run "
+        "stops before more is spent; alone it means privacy 'central'; 0 = none",
+        low=0,
+        roles=(MESSAGES,),
+    )
+    delta: float = knob(
+        1e-5,
+        "δ, at which ε is counted: well below 1 over the number of clients",
+        above=0,
+        below=1,
+        roles=(MESSAGES,),
+        acts_with={"privacy": OtherThan(None)},
+    )
+    noise_source: str = knob(
+        "secret",
+        "where noise comes from: the operating system's cryptographic source (secret), or the "
+        "seed of the run, so that it repeats to the bit and protects nobody from who knows it",
+        choices=SOURCES,
+        roles=(MESSAGES,),
+        acts_with={"privacy": OtherThan(None)},
+        refused_in={"deployment": "noise that can be repeated protects nobody"},
+    )
+
+    @property
+    def noise_by_server(self) -> bool:
+        """Whether the server adds noise."""
+        p = self.privacy
+        return p is not None and not (p.at_client or p.in_sums)
+
+
+@dataclass(frozen=True)
 class Evaluation(Knobs):
     """When models are evaluated, and by which figures."""
 
@@ -619,18 +672,20 @@ SECTIONS: tuple[type[Knobs], ...] = (
     Timing,
     Machines,
     Adversary,
+    Privacy,
     Evaluation,
     Resources,
 )
 
 
-__all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "fixed_on_resume"]
+__all__ = ["DTYPES", "SECTIONS", "Settings", "Timing", "default_settings", "fixed_on_resume"]
 
 
 @dataclass(frozen=True)
 class Settings(
     Resources,
     Evaluation,
+    Privacy,
     Adversary,
     Machines,
     Timing,
@@ -661,6 +716,7 @@ class Settings(
             )
         self._check_timing()
         self._check_data_seeds()
+        self._check_privacy()
         _ = self.server_step  # refuses options that do not fit
         _ = self.client_optimizer
         check_device(self.device)
@@ -701,6 +757,67 @@ class Settings(
                 "'processes'"
             )
         object.__setattr__(self, "seeds", count)
+
+    def _check_privacy(self) -> None:
+        """An amount of noise, and nothing that would release what it does not cover."""
+        if self.epsilon and self.privacy is None:
+            object.__setattr__(self, "privacy", Central())
+        if self.privacy is None:
+            return
+        text = PROTECTIONS.text(self.privacy)
+        if not self.epsilon and not self.privacy.noise:
+            raise SettingError(
+                f"epsilon must be a number > 0 with privacy {text!r}, got 0: or say how much noise "
+                "there is, e.g. 'central(noise=1)'"
+            )
+        if self.privacy.in_sums != (self.secure_sums is not None):
+            needed = (
+                f"secure_sums must be given with privacy {text!r}, got none: without them the "
+                "server would see messages with a share of the noise each; e.g. 'secagg(clip=1)'"
+                if self.privacy.in_sums
+                else f"privacy must be 'distributed' with secure_sums, got {text!r}: the server "
+                "cannot clip what it does not see, and messages with noise of their own would be "
+                "clipped again"
+            )
+            if self.privacy.in_sums or not self.privacy.unit == "sample":
+                raise SettingError(needed)
+        if self.privacy.in_sums and isinstance(self.selection, Poisson):
+            raise SettingError(
+                f"selection must be 'uniform' with privacy {text!r}, got 'poisson': how many share "
+                "the noise must be known"
+            )
+        where = f"with privacy {text!r}" + (f" (epsilon {self.epsilon:g})" if self.epsilon else "")
+        for name, plain, reason in (
+            ("patience", 0, "when a run stops would depend on figures without noise"),
+            ("target_value", None, "when a run stops would depend on figures without noise"),
+            ("keep_best", False, "which round is kept would depend on figures without noise"),
+            ("quorum", 1, "a round that is left out would show who was missing"),
+            ("timing", "rounds", "messages that are used one by one have no sum to add noise to"),
+            ("client_weights", ClientWeights(), "every client counts alike, so that C bounds it"),
+        ):
+            if getattr(self, name) != plain:
+                values = self.as_dict()
+                default = type(self)().as_dict()[name]
+                raise SettingError(
+                    f"{name} must be {default!r} {where}, got {values[name]!r}: {reason}"
+                )
+        if self.selection.asks:
+            raise SettingError(
+                f"selection must be 'uniform' or 'poisson' {where}, got "
+                f"{SELECTIONS.text(self.selection)!r}: candidates would send their losses as they "
+                "are"
+            )
+        if self.bytes and isinstance(self.selection, Poisson) and self.noise_by_server:
+            raise SettingError(
+                f"bytes must be 0 {where} and selection 'poisson', got {self.bytes}: when a run "
+                "stops would depend on how many clients were heard, which is secret"
+            )
+        if self.rule != Mean() and self.noise_by_server:
+            raise SettingError(
+                f"rule must be 'mean' {where}, got {RULES.text(self.rule)!r}: noise covers the sum "
+                "of messages, and this rule looks at single ones; with privacy 'local' any rule "
+                "can be used"
+            )
 
     def _check_timing(self) -> None:
         """Refuse settings of another engine or timing."""
@@ -764,6 +881,12 @@ class Settings(
             self.weight_decay,
             seed,
         )
+
+
+@lru_cache(maxsize=1)
+def default_settings() -> Settings:
+    """The settings of a run that sets none."""
+    return Settings()
 
 
 def fixed_on_resume(schedule: str = "constant") -> tuple[str, ...]:

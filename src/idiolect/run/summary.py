@@ -59,6 +59,7 @@ class SeedSummary:
     held_out: Figures = field(default_factory=dict)
     clients: dict[str, int] = field(default_factory=dict)  # how many are malicious, held_out
     subgroups: tuple[dict[str, Any], ...] = ()  # over all clients, see report.subgroups
+    privacy: dict[str, Any] = field(default_factory=dict)  # see PrivacyAccount.figures
 
     @classmethod
     def of(cls, s: SeedRecord) -> SeedSummary:
@@ -92,6 +93,7 @@ class SeedSummary:
             held_out=s.held_out,
             clients={part: s.count(part) for part in ("malicious", "held_out")},
             subgroups=tuple(row for row in s.subgroups if "client" not in row),
+            privacy=dict(s.privacy),
         )
 
 
@@ -213,6 +215,13 @@ class Summary:
         if seeds[0].subgroups:
             by_seed = [s.subgroups for s in seeds]
             out["subgroups"] = over_seeds(by_seed, directions(self.metrics))
+        if all(s.privacy for s in seeds):
+            spent = [s.privacy["epsilon"] for s in seeds]
+            out["privacy"] = seeds[0].privacy | {
+                "epsilon": max(spent, key=lambda one: one["worst"]),
+                "rounds": max(s.privacy["rounds"] for s in seeds),
+                "exposures": max(s.privacy["exposures"] for s in seeds),
+            }
         return plain(out)
 
     def _data_seeds(self) -> dict[str, Any]:
@@ -286,6 +295,7 @@ class Summary:
                 {k: _number(v) for k, v in row.items() if k != "verdict"}
                 for row in saved.get("subgroups", ())
             ),
+            privacy=saved.get("privacy", {}),
         )
         facts = {*MEASURE_KEYS, "clients_undefined"}
         return cls(
@@ -306,7 +316,7 @@ _KEYS = (
     *("metrics", "metric", "heard", "bytes", "values", "gradients_per_client", "counted", "time"),
     *("staleness", "seconds", "rejected", "rejected_by_reason", "missing", "missing_by_reason"),
     *("messages", "stopped", "collapsed", "clients_not_finite", "data_seeds"),
-    *("best_round", "best_after_20", "best_by_validation", "subgroups"),
+    *("best_round", "best_after_20", "best_by_validation", "subgroups", "privacy"),
 )
 
 

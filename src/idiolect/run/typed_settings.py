@@ -13,6 +13,8 @@ from ..channels.channel import Channel
 from ..channels.stage import Stage
 from ..engine.delays import Delays
 from ..host.metrics.metric import Metric
+from ..privacy.protection import Protection
+from ..privacy.sums.setting import SecureSums
 from ..server.asynchronous import Staleness
 from ..server.rules.rule import Rule
 from ..server.selection import ClientSelection
@@ -57,6 +59,7 @@ class RunSettings(TypedDict, total=False):
     statistics: str
     channel: Channel | Stage | str
     rule: Rule | str
+    secure_sums: SecureSums | bool | str | None
     engine: str
     timing: str
     delays: Delays | str | None
@@ -72,6 +75,10 @@ class RunSettings(TypedDict, total=False):
     patience_for_hosts: float
     attack: Attack | str | None
     malicious: float
+    privacy: Protection | str | None
+    epsilon: float
+    delta: float
+    noise_source: str
     eval_every: int
     eval_train: bool
     metrics: (

@@ -131,12 +131,14 @@ class Contract:
 
         `method`: as a schedule has it in that round.
         """
+        if not self.addresses:
+            return method.reference(self.task, down)
         own = {n for n, _, _ in self.addressed.parts}
-        known = method.reference(self.task, {n: t for n, t in down.items() if n not in own})
+        of_all = method.reference(self.task, {n: t for n, t in down.items() if n not in own})
         sizes = method.message(self.task)
         models = own & sizes.keys() - set(method.traits.changes)
         rows = {n: down[n] for n in models if down[n].shape[1:] == (sizes[n],)}
-        return known | rows
+        return of_all | rows
 
     # -- the exchanges of a round ------------------------------------------------------------------
     @cached_property

@@ -17,6 +17,7 @@ from ..core.types import State, prefixed, under
 from ..wire.admission import FATES, AdmittedMessages, Inbox
 from ..wire.ledger import RoundEntry
 from ..wire.messages import HEADER, DownMessage, magnitudes, pack_down, unpack
+from .private_mean import PrivateMean
 from .protocol import Contract, RoundRequest
 from .rules import Rule, TooFew
 from .rules.rule import combine_message
@@ -42,6 +43,7 @@ class Outcome:
     # rows that the method keeps for clients: before a round those of all; after it those that it
     # has changed, of all or of the clients heard
     rows: State = field(default_factory=dict)
+    clip: float | None = None  # the clipping norm of the next round, where the mean is private
 
     def finite(self) -> bool:
         """Whether the server could live with it."""
@@ -181,10 +183,10 @@ class RoundRule:
                 f"got {self.rule.name!r}"
             )
         samples = self.samples[selection.to(self.samples.device)]
-        heard = len(samples)
-        weight = float(samples.sum()) if self.own_weights else float(heard)
+        count = len(samples)
+        weight = float(samples.sum()) if self.own_weights else float(count)
         wire_ids = self.wire_ids[selection.cpu()]
-        return replace(self, samples=samples, heard=heard, weight=weight, wire_ids=wire_ids)
+        return replace(self, samples=samples, heard=count, weight=weight, wire_ids=wire_ids)
 
 
 class Overflow(ArithmeticError):
@@ -201,6 +203,7 @@ class Aggregation:
     before: Outcome
     streams: bool = False  # see server/streaming_mean.py
     own_weights: bool = False  # clients have weights of their own (Roster.weights)
+    private: PrivateMean | None = None  # in place of the rule: the server adds noise
 
     def __call__(self, current_round: Round, got: AdmittedMessages) -> Outcome:
         """The server after these messages.
@@ -213,8 +216,14 @@ class Aggregation:
         state = self._method_state()
         channel = self.before.channel
         coordinates: dict[str, bytes] = {}
+        clip: float | None = None
         combine: RoundRule | StreamingMean
-        if current_round.stream is not None:
+        if self.private is not None:
+            known = self.reference(current_round.order.factors)
+            asked = len(current_round.order.heard)
+            up, clip = self.private(self._on_device(got.up), known, current_round.version, asked)
+            combine = self._of_private_mean(current_round)
+        elif current_round.stream is not None:
             up = self._on_device({n: t.new_zeros(1, t.shape[1]) for n, t in got.up.items()})
             combine = current_round.stream.end()
         elif isinstance(link, SumLink):
@@ -239,7 +248,7 @@ class Aggregation:
         )
         stepped = step(self.before.state, after, method.traits.shared_name)
         rows = {n: t for n, t in rows.items() if t is not self.before.rows[n]}
-        outcome = Outcome(stepped, channel, rule_state, coordinates, rows)
+        outcome = Outcome(stepped, channel, rule_state, coordinates, rows, clip)
         if not outcome.finite():
             raise Overflow
         return outcome
@@ -270,8 +279,8 @@ class Aggregation:
         method = contract.method.scaled(factors)
         common = method.broadcast(contract.task, self._method_state())
         if not contract.addresses:
-            known = method.reference(contract.task, common)
-            return lambda wire_ids: known
+            vectors = method.reference(contract.task, common)
+            return lambda wire_ids: vectors
 
         def known_to(wire_ids: Tensor) -> State:
             rows = unpack(contract.addressed, down.only(wire_ids).own[:, HEADER.itemsize :])
@@ -358,6 +367,26 @@ class Aggregation:
             self.own_weights,
         )
 
+    def _of_private_mean(self, current_round: Round) -> RoundRule:
+        """The rule for one row that stands for all messages; it tells nothing of who was heard."""
+        assert self.private is not None
+        plan = self.private.account.plan
+        heard = self.private.divisor(len(current_round.order.heard))
+        clients = plan.clients if plan.exposure.amplified else current_round.clients
+        one = torch.ones(1, dtype=torch.float64, device=self.contract.task.device)
+        nobody = torch.zeros(0, dtype=torch.int64)
+        return RoundRule(
+            self.contract,
+            self.rule,
+            samples=one,
+            heard=heard,
+            clients=clients,
+            key=0,
+            state={},
+            weight=float(heard),
+            wire_ids=nobody,
+        )
+
     def _on_device(self, rows: State) -> State:
         return {n: t.to(self.contract.task.device) for n, t in rows.items()}
 
@@ -398,6 +427,12 @@ def settle(
 ) -> tuple[Outcome | None, AdmittedMessages]:
     """The server after the round and those who count; None where it stays as it is."""
     nobody = got.only(torch.zeros(len(got.wire_ids), dtype=torch.bool))
+    if aggregation.private is not None:
+        # whoever was heard, even nobody: a round left out would tell
+        try:
+            return aggregation(current_round, got), got
+        except Overflow:  # of the server's own numbers: messages are clipped
+            return None, got
     unasked = current_round.asked and current_round.second is None
     sums = aggregation.contract.sums
     if sums is not None:

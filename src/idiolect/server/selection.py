@@ -1,4 +1,4 @@
-"""Who is heard in a round: a uniform sample, or a choice among candidates by their losses.
+"""Who is heard in a round: a uniform sample, each by itself, or a choice by losses.
 
 A selection draws candidates from those that may take part. Most take all of them. One that `asks`
 has the server ask its candidates for the loss of the shared model on their training data, and
@@ -41,6 +41,7 @@ class Pool:
     eligible: Tensor  # int64, increasing: wire ids of those that may take part
     data: Tensor  # float64[N]: how much data each has (training samples, or its weight)
     sample: int  # m, clients heard
+    clients: int = 0  # N, those that could take part when the run started
 
     def words(self, purpose: str, wire_ids: Tensor) -> Keys:  # -> uint64[K]
         """A random stream of this round for each of these clients."""
@@ -94,6 +95,19 @@ class Uniform(ClientSelection):
 
 
 @dataclass(frozen=True)
+class Poisson(ClientSelection):
+    """Each client by itself with probability m / N: the number heard differs between rounds.
+
+    The sampling for which theorems on differential privacy give more privacy to those who were
+    perhaps not heard; `sample` is the mean number.
+    """
+
+    def draw(self, pool: Pool) -> Tensor:
+        u = streams.uniform(pool.words("poisson", pool.eligible), 1)[:, 0]
+        return pool.eligible[torch.from_numpy(u < pool.sample / max(pool.clients, 1))]
+
+
+@dataclass(frozen=True)
 class PowerOfChoice(ClientSelection):
     """Of candidates drawn by their amounts of data, those with the largest losses: fewer rounds.
 
@@ -144,7 +158,7 @@ class PowerOfChoice(ClientSelection):
 SELECTIONS: PartTable[ClientSelection, ClientSelection] = PartTable(
     "selection",
     "idiolect.selections",
-    {"uniform": Uniform, "power-of-choice": PowerOfChoice},
+    {"uniform": Uniform, "poisson": Poisson, "power-of-choice": PowerOfChoice},
     ClientSelection,
 )
 parse_selection = SELECTIONS.parse

@@ -9,7 +9,7 @@ rounds are one way to use a server and single arrivals another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -23,11 +23,13 @@ from ..core.store import Store
 from ..core.streams import Keys
 from ..core.tensors import Shapes
 from ..core.types import State, prefixed, under
+from ..privacy.plan import PrivacyPlan
 from ..wire.admission import AdmittedMessages, Inbox, Messages
 from ..wire.ledger import Ledger
 from ..wire.messages import HEADER, DownMessage, pack, pack_down
 from ..wire.ragged import Ragged
 from . import state as saved
+from .private_mean import PrivacyAccount, PrivateMean
 from .protocol import Contract, Query, RoundConclusion, RoundRequest
 from .roster import Roster
 from .round import (
@@ -65,6 +67,7 @@ class Server:
         selection: ClientSelection | None = None,
         memory: int = 2 << 30,
         scratch: Any = None,
+        privacy: PrivacyPlan | None = None,
     ):
         self.contract = contract
         self.roster = roster
@@ -91,16 +94,27 @@ class Server:
         # what the method keeps here for each client, by wire id
         self.rows = Store(len(roster), self._fresh_rows, memory, scratch, keep=False)
         self.ledger = Ledger(len(roster), more=contract.method.traits.counters)
-        self.plan = StreamingPlan.of(contract, rule, sample, memory)
+        self.privacy = PrivacyAccount.new(privacy, len(roster)) if privacy else None
+        self.private_mean: PrivateMean | None = None  # where the server adds the noise
+        if self.privacy is not None and self.privacy.plan.at_server:
+            self.private_mean = PrivateMean(self.privacy)
+        self.plan = StreamingPlan.of(contract, rule, sample, memory, self.private_mean is not None)
+        self._clients = int(roster.eligible.sum())  # N when the run started
+        if privacy is not None and privacy.exposure.amplified:
+            self._clients = privacy.clients
 
     # -- clients come and go ---------------------------------------------------------------------
     def enrol(self, ids: list, samples: list[int], weights: list[float] | None = None) -> Tensor:
         """New clients, from the next round on; their wire ids. `weights`: see `Roster.enrol`."""
+        if self.privacy is not None:  # every client counts alike
+            weights = [1.0] * len(ids)
         own_weights = self.roster.own_weights or self.roster.weights is None
         wire_ids = self.roster.enrol(ids, samples, weights=weights, own_weights=own_weights)
         self.ledger.grow(len(self.roster))
         self.memory.grow(len(self.roster))
         self.rows.grow(len(self.roster))
+        if self.privacy is not None:
+            self.privacy.grow(samples)
         return wire_ids
 
     def _fresh_rows(self, wire_ids: Tensor) -> State:
@@ -117,12 +131,8 @@ class Server:
     # -- a round ---------------------------------------------------------------------------------
     def candidates(self) -> Tensor | None:  # -> int64, increasing
         """Whom to ask for the loss of the shared model before the next round; None for nobody."""
-        if self.taking_part is not None:
-            return None
-        pool = self._pool(self.rounds)
-        if not self.contract.up.length:
-            return None
-        if not self.selection.most_asked(pool.sample, len(pool.eligible)):
+        asks = self.selection.asks and self.taking_part is None and self.contract.up.length
+        if not asks or not self.selection.most_asked(self.sample, int(self.roster.eligible.sum())):
             return None
         return self._sampled(self.rounds)
 
@@ -141,6 +151,8 @@ class Server:
         heard_ids = self.taking_part
         if heard_ids is None:
             heard_ids = self._selected(contract.round_of(version), answers)
+        if self.privacy is not None and contract.up.length:
+            self.privacy.begin(self.rounds, self.roster.eligible_ids(), heard_ids)
         everyone = contract.method.traits.trains == "everyone"
         train = self.roster.eligible_ids() if everyone else heard_ids
         down = self.message(version, train, contract)
@@ -221,6 +233,8 @@ class Server:
     ) -> None:
         """Gradient evaluations that clients report, and what else the method counts."""
         self.ledger.add_gradients(wire_ids, gradients)
+        if self.privacy is not None:
+            self.privacy.gradients(wire_ids, gradients)
         for name, counts in (counted or {}).items():
             self.ledger.add_counted(wire_ids, counts, name)
 
@@ -323,6 +337,8 @@ class Server:
         """
         self._check_open(current_round)
         current_round.closed = True
+        if self.privacy is not None:
+            self.privacy.end(current_round.order.train)
         heard_ids = current_round.order.heard
         self.version = max(self.version, current_round.version + 1)
         if not self.contract.up.length:
@@ -337,6 +353,8 @@ class Server:
         if outcome is not None:
             self.state = outcome.state
             self.channel_state = outcome.channel
+            if self.privacy is not None and outcome.clip is not None:
+                self.privacy.clip = outcome.clip
             contract = self.contract.of(current_round.version)
             self.rule_state = self.rule_state | prefixed(outcome.rule, _of_rule(contract))
             coordinates = outcome.taken
@@ -411,9 +429,17 @@ class Server:
         """How messages of a version would be combined, from the server as it is now."""
         contract = self.contract.of(self.version if version is None else version)
         rule_state = under(self.rule_state, _of_rule(contract))
-        before = Outcome(self.state, self.channel_state, rule_state, rows=self.rows.all())
+        before = Outcome(self.state, self.channel_state, rule_state, rows=self._rows_of_all())
         own_weights = self.roster.own_weights
-        return Aggregation(contract, self.rule, self.step, before, self.plan.streams, own_weights)
+        return Aggregation(
+            contract,
+            self.rule,
+            self.step,
+            before,
+            self.plan.streams,
+            own_weights,
+            self.private_mean,
+        )
 
     def has_shared_model(self) -> bool:
         """Whether the method has one global model that can be evaluated by itself.
@@ -427,7 +453,11 @@ class Server:
 
     def method_state(self) -> State:
         """The server's state as the method knows it, with the rows of all clients."""
-        return self.step.method_state(self.state) | self.rows.all()
+        return self.step.method_state(self.state) | self._rows_of_all()
+
+    def _rows_of_all(self) -> State:
+        """What the method keeps for each client."""
+        return self.rows.all() if self.contract.keeps_rows else {}
 
     # -- messages --------------------------------------------------------------------------------
     @property
@@ -494,8 +524,8 @@ class Server:
         everyone = contract.method.traits.trains == "everyone"
         trained = int(self.roster.eligible.sum()) if everyone else self.sample
         down = sum(one.down.length + one.addressed.length for one in exchanges)
-        asked = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
-        questions = (contract.down.length + ANSWER.length) * asked if up else 0
+        candidate_count = self.selection.most_asked(self.sample, int(self.roster.eligible.sum()))
+        questions = (contract.down.length + ANSWER.length) * candidate_count if up else 0
         up += self._second_exchange_bytes + sum(self.contract.sum_bytes(self.sample))
         return questions + down * trained + up * self.sample
 
@@ -519,7 +549,10 @@ class Server:
         roster = self.roster
         data = roster.samples if roster.weights is None else roster.weights
         seed = self.contract.task.seed
-        return Pool(seed, number, roster.keys, roster.eligible_ids(), data.double(), self.sample)
+        if self.privacy is not None:
+            seed = self.privacy.sampling_seed(number, seed)
+        eligible = roster.eligible_ids()
+        return Pool(seed, number, roster.keys, eligible, data.double(), self.sample, self._clients)
 
     def _selected(self, number: int, answers: CandidateLosses | None) -> Tensor:
         """The wire ids of those heard; what candidates were sent and answered is booked."""
@@ -530,6 +563,39 @@ class Server:
         self.ledger.sent_down(candidates, down, self.contract.down_values(self.version))
         self.ledger.answered(answers.wire_ids, ANSWER.length, ANSWER.values)
         return self.selection.choose(self._pool(number), answers)
+
+    def affords_round(self) -> bool:
+        """Whether the next round stays within the privacy budget of every client it exposes."""
+        if self.privacy is None or not self.contract.up.length:
+            return True
+        exposed = self.roster.eligible_ids()
+        if not self._exposes_everyone(self.privacy.plan):
+            exposed = self._sampled(self.rounds)
+        return self.privacy.affords(exposed)
+
+    def _exposes_everyone(self, plan: PrivacyPlan) -> bool:
+        """Whether a round exposes all clients that could be heard."""
+        everyone = self.contract.method.traits.trains == "everyone"
+        return plan.exposure.amplified or (plan.samples is not None and everyone)
+
+    def may_ask_again(self, version: int, wire_ids: Tensor) -> bool:
+        """Whether clients of a host may be asked for their messages of a round once more."""
+        if self.privacy is None or not self.contract.up.length:
+            return True
+        return self.privacy.again(self.contract.round_of(version), wire_ids)
+
+    def count_killed(self, rounds: Iterable[int | None], known: bool = True) -> None:
+        """These rounds were begun after the checkpoint by a process that ended: they count.
+
+        None: which round is not known. `known`: whether the same clients could take part as now.
+        """
+        if self.privacy is None:
+            return
+        everyone = self.roster.eligible_ids() if known else torch.arange(len(self.roster))
+        sampled = known and not self._exposes_everyone(self.privacy.plan)
+        for number in rounds:
+            exact = self._sampled(number) if sampled and number is not None else everyone
+            self.privacy.count_killed(exact)
 
     def _sampled(self, number: int) -> Tensor:
         return self.selection.draw(self._pool(number))

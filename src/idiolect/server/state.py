@@ -53,6 +53,9 @@ def save(server: Server) -> tuple[State, dict[str, Any]]:
         "ledger": fates,
         "sums": server.plan.streams,
     }
+    if server.privacy is not None:
+        exposures, facts["privacy"] = server.privacy.save()
+        tensors |= prefixed(exposures, "privacy.")
     return {n: t.cpu() for n, t in tensors.items()}, facts
 
 
@@ -65,14 +68,19 @@ def check(server: Server, shapes: Shapes, facts: dict[str, Any]) -> None:
     roster, clients = server.roster.save()
     counts, _ = server.ledger.save()
     pattern = {"version": 0, "clients": clients, "ledger": Ledger(0).save()[1], "sums": False}
+    exposures: State = {}
+    if server.privacy is not None:
+        exposures, pattern["privacy"] = server.privacy.save()
     check_like(facts, pattern, "server")
-    possible = StreamingPlan.of(server.contract, server.rule, server.sample, memory=0)
+    private = server.private_mean is not None
+    possible = StreamingPlan.of(server.contract, server.rule, server.sample, 0, private)
     if facts["sums"] and not possible.streams:
         raise ValueError(f"server: messages cannot have been summed: {possible.reason}")
     ids = facts["clients"]["ids"]
     if ids[: len(server.roster)] != server.roster.ids or len({str(i) for i in ids}) < len(ids):
         raise ValueError("server: these are other clients")
     per_client = {**prefixed(roster, "roster."), **prefixed(counts, "ledger.")}
+    per_client |= prefixed(exposures, "privacy.")
     expected = {
         **shapes_of(server.step.method_state(server.state), "state."),
         **shapes_of(server.channel_state, "channel."),
@@ -145,6 +153,9 @@ def load(server: Server, tensors: State, facts: dict[str, Any]) -> None:
     server.channel_state = _on_device(server, under(tensors, "channel."))
     server.rule_state = _on_device(server, under(tensors, "rule."))
     server.roster = roster
+    if server.privacy is not None:
+        rounds = server.contract.round_of(facts["version"])
+        server.privacy.load(under(tensors, "privacy."), facts["privacy"], rounds)
     server.ledger = Ledger.load(counts, facts["ledger"], server.ledger.more)
 
 

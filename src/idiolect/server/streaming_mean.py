@@ -32,7 +32,9 @@ class StreamingPlan:
     reason: str = ""  # why they must all be held, although they exceed the memory
 
     @classmethod
-    def of(cls, contract: Contract, rule: Rule, sample: int, memory: int) -> StreamingPlan:
+    def of(
+        cls, contract: Contract, rule: Rule, sample: int, memory: int, private: bool = False
+    ) -> StreamingPlan:
         """For `sample` messages per round and `memory` bytes."""
         numbers = sum(form.n for form in contract.link.parts.values())
         cohort = sample * numbers * contract.task.dtype.itemsize
@@ -41,7 +43,9 @@ class StreamingPlan:
         if cohort <= memory:
             return cls(cohort)
         reason = ""
-        if contract.sums is not None:
+        if private:
+            reason = "the server clips each message before it adds noise to their sum"
+        elif contract.sums is not None:
             reason = "secure sums are opened at the end of a round"
         elif not rule.streams:
             reason = f"the rule {rule.name!r} compares all messages of a round"

@@ -18,12 +18,14 @@ from ..core.text import warn
 from ..core.types import Id, Personal, leaves
 from ..data.federation import SPLITS, Census, Federation
 from ..methods import make_method
+from ..privacy.plan import Mechanism
 from ..report.targets import Goals
 from ..run.directory import checkpoint_folder, refuse_links
 from ..run.identity import GROUPS, REINITIALISED, RunIdentity, check_same, run_number
 from ..run.plan import AnyModel, OneModel, Plan
 from ..run.predict import labels_of, preparation_of
 from ..run.prepare import run_parts
+from ..run.privacy_log import PrivacyLog
 from ..run.record import Record, read_record
 from ..run.repeats import data_seed_of, facts_of_repeat
 from ..run.result import Result
@@ -72,23 +74,23 @@ def load(
     return Result(record, models, identity, federation)
 
 
-def _tasks(given: AnyModel, identity: RunIdentity) -> AnyTask:
+def _tasks(source: AnyModel, identity: RunIdentity) -> AnyTask:
     """A task, or one for each group of a run whose clients had unlike models."""
     groups = identity.model.get(GROUPS, {})
-    if isinstance(given, Sequence):
-        given = TaskGroups(given)
-    if isinstance(given, TaskGroups) != bool(groups):
+    if isinstance(source, Sequence):
+        source = TaskGroups(source)
+    if isinstance(source, TaskGroups) != bool(groups):
         had = f"groups of clients with unlike models ({', '.join(groups)})" if groups else "one"
         raise SettingError(f"task: the run had {had}; give that")
-    if not isinstance(given, TaskGroups):
-        return _task(given, identity.model)
-    if set(given.names) != set(groups):
+    if not isinstance(source, TaskGroups):
+        return _task(source, identity.model)
+    if set(source.names) != set(groups):
         raise SettingError(
             f"task: groups must be those of the run, {', '.join(groups)}, "
-            f"got {', '.join(given.names)}"
+            f"got {', '.join(source.names)}"
         )
-    tasks = {name: _task(model, groups[name]) for name, model in given.models.items()}
-    return TaskGroups({name: tasks[name] for name in given.names}, given.clients)
+    tasks = {name: _task(model, groups[name]) for name, model in source.models.items()}
+    return TaskGroups({name: tasks[name] for name in source.names}, source.clients)
 
 
 def _task(model_or_task: OneModel, facts: dict[str, Any]) -> Task:
@@ -201,12 +203,22 @@ class _Models:
             seed,
             run_number(identity.id, seed),
             started=bool(identity.start),
+            mechanism=self._mechanism(settings, seed),
         )
         refuse_links(self.path)
         place = checkpoint_folder(self.path, seed, best)
         session.restore(place, identity, settings, warn)
         session.personalise_held_out(settings.held_out_rounds)
         return session
+
+    def _mechanism(self, settings: Settings, seed: int) -> Mechanism | None:
+        """The noise of the run, where it had any."""
+        if settings.privacy is None:
+            return None
+        try:
+            return PrivacyLog.of(self.path, seed).mechanism()
+        except ValueError as error:
+            raise SettingError(f"directory: {error}") from None
 
     def _public_data(self) -> Federation:
         """The data of a run with public inputs, by which its messages are known."""

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 from ..core.knobs import SettingError
 from ..data.federation import Federation
 from ..methods import label_of
+from ..privacy.protection import PROTECTIONS
 from ..run.callbacks import Callback, Callbacks
 from ..run.interrupts import finish_on_interrupt
 from ..run.plan import AnyMethod, AnyModel, Plan, read_method, read_task
@@ -59,6 +60,7 @@ def pipeline(
         )
         for stage, rounds in stages
     ]
+    _check_privacy(plans)
     path = None if directory is None else Path(directory)
     if path is not None:
         _begin(path, plans, resume)
@@ -76,6 +78,18 @@ def pipeline(
             stage = series.run(plan, f"stage-{number}", f"stage {number}", plan.run_settings, start)
             results.append(stage)
     return results
+
+
+def _check_privacy(plans: Sequence[Plan]) -> None:
+    """Refuse a budget that several stages would spend, each as if it were alone."""
+    for plan in plans if len(plans) > 1 else ():
+        protection = plan.make_settings().privacy
+        if protection is not None:
+            raise SettingError(
+                f"privacy must be none with several stages, got {PROTECTIONS.text(protection)!r}: "
+                "each stage would count what it spends by itself, and a client spends in all of "
+                "them; run them one by one, and add what each table says"
+            )
 
 
 def _begin(path: Path, plans: Sequence[Plan], resume: bool | str) -> None:

@@ -113,9 +113,9 @@ def check_names(what: str, names: Iterable[str], kinds: Sequence[type[Method]]) 
     """Refuse a name that no method has."""
     for name in names:
         if not any(place_of(name, kind)[0] for kind in kinds):
-            known = {field for kind in kinds for field in _fields(kind)} | _settings()
+            accepted_names = {field for kind in kinds for field in _fields(kind)} | _settings()
             key = _part_and_key(name)[1]
-            raise nearest(key, known, f"{what}: field of these methods, or run setting")
+            raise nearest(key, accepted_names, f"{what}: field of these methods, or run setting")
 
 
 def refuse_data_and_model(what: str, names: Iterable[str], reason: str) -> None:

@@ -18,7 +18,7 @@ from ..core.tensors import padded_lengths
 from ..core.types import Sequences, Tree, first, map_tree
 from .augment import Augmentation
 
-BATCHING = ("replace", "epochs", "full")
+BATCHING = ("replace", "epochs", "full", "poisson")
 _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend on it
 
 
@@ -26,7 +26,8 @@ _AHEAD = 16  # steps whose indices are drawn together; the numbers do not depend
 class Batch:
     """One mini-batch per row. Rows of `weights` sum to 1, or to 0 for a client without data.
 
-    With weights of samples they sum to 1 in the mean over mini-batches, so that a gradient is an
+    With weights of samples, or a random number of samples ("poisson"), they sum to 1 in the mean
+    over mini-batches, so that a gradient is an
     unbiased one of the client's loss, Σ w_i l_i / Σ w_i. A row with fewer than B samples is filled
     up at its end, by samples of the same client.
     """
@@ -47,6 +48,11 @@ class Batch:
     statistics: dict[str, Tensor] | None = None
     model: str = "w"  # whose gradient is asked for
     sequences: Sequences | None = None  # lengths of padded samples
+    # [K]: how many samples were expected, where the number drawn is random; None = as many as drawn
+    expected: Tensor | None = None
+    uneven: bool = False  # samples have weights of their own
+    # int64[1]: gradients with clipped samples that this draw was used for; None = not a draw
+    uses: Tensor | None = None
 
     @property
     def running(self) -> Tensor | None:
@@ -56,6 +62,14 @@ class Batch:
     def of(self, model: str) -> Batch:
         """The same batch for another of the models that a client trains."""
         return replace(self, model=model) if self.statistics else self
+
+    def expected_samples(self) -> Tensor:  # -> [K]
+        """How many samples a row has in expectation, 1 for rows without data.
+
+        A function of the client's number of samples and of the settings, not of what was drawn.
+        """
+        drawn = (self.weights > 0).sum(1).to(self.weights.dtype)
+        return (drawn if self.expected is None else self.expected).clamp(min=1)
 
     def real_samples(self) -> list[int]:
         """How many samples of each row do not just fill it up."""
@@ -83,7 +97,9 @@ class Batches:
     """Mini-batches of K clients. `draw()` gives every row a fresh one from its own stream.
 
     batching: "replace" (uniform, with replacement), "epochs" (without: a new order every pass, the
-    last batch of a pass may be smaller) or "full" (all training data of the client, every time).
+    last batch of a pass may be smaller), "full" (all training data of the client, every time) or
+    "poisson" (every sample joins by itself, with probability batch / number of samples, at most 1:
+    the sampling that amplifies differential privacy; a mini-batch may be empty).
     """
 
     def __init__(
@@ -139,9 +155,11 @@ class Batches:
             batch = replace(self._full, noise_keys=self._noise())
         elif self.batching == "epochs":
             batch = self._gather(*self._next_in_order())
+        elif self.batching == "poisson":
+            batch = self._each_by_itself()
         else:
             batch = self._with_replacement()
-        if self._augment and self._augment_keys is not None:
+        if self._augment_keys is not None and self._augment:
             inputs = self._augment.apply(first(batch.inputs), self._augment_keys, self.step)
             batch = replace(batch, inputs=inputs)
         self.step += 1
@@ -188,6 +206,24 @@ class Batches:
         exists = place < self.sizes[:, None]
         return np.take_along_axis(self._order, np.where(exists, place, 0), axis=1), exists
 
+    def _each_by_itself(self) -> Batch:
+        """Every sample with probability q_i = min(1, batch / n_i), whoever else joins."""
+        rate = np.minimum(1.0, self.batch / np.maximum(self.sizes, 1))[:, None]
+        longest = int(self.sizes.max(initial=0))
+        with np.errstate(over="ignore"):
+            key = streams.mix(self._keys + np.uint64(self.step))
+        joins = streams.uniform(key, longest) < rate
+        joins &= np.arange(longest) < self.sizes[:, None]
+        counts = joins.sum(1)
+        rows, samples = joins.nonzero()  # row by row, in order
+        place = np.zeros((self.rows, max(int(counts.max(initial=0)), 1)), dtype=np.int64)
+        place[rows, np.arange(len(rows)) - np.repeat(counts.cumsum() - counts, counts)] = samples
+        exists = np.arange(place.shape[1]) < counts[:, None]
+        expected = np.minimum(self.batch, self.sizes)
+        batch = self._gather(place, exists, drawn=np.maximum(expected, 1)[:, None])
+        uses = torch.zeros(1, dtype=torch.int64)
+        return replace(batch, expected=torch.from_numpy(expected).to(batch.weights), uses=uses)
+
     def all(self) -> Batch:
         """All training data of every row."""
         place = np.arange(max(int(self.sizes.max(initial=0)), 1))
@@ -212,12 +248,18 @@ class Batches:
             yield torch.from_numpy(rows), self._gather(np.where(exists, place, 0), exists, rows)
 
     def _gather(
-        self, place: np.ndarray, exists: np.ndarray, rows: np.ndarray | None = None
+        self,
+        place: np.ndarray,
+        exists: np.ndarray,
+        rows: np.ndarray | None = None,
+        drawn: np.ndarray | None = None,  # [K, 1]: what a sample's weight is 1 over; None = counted
     ) -> Batch:
         """Positions in each client's data, and which of them count; of all rows or of some."""
+        if drawn is None:
+            drawn = np.maximum(exists.sum(1, keepdims=True), 1)
         starts = np.where(self.sizes > 0, self.starts, 0)
         index = torch.from_numpy((starts if rows is None else starts[rows])[:, None] + place)
-        weights = torch.from_numpy(exists / np.maximum(exists.sum(1, keepdims=True), 1))
+        weights = torch.from_numpy(exists / drawn)
         weights = weights.to(device=self.device, dtype=self.dtype)
         return self._take(index.to(self.device), weights, rows)
 
@@ -238,5 +280,9 @@ class Batches:
         sequences = self.sequences and self.sequences.of(index.cpu())
         if rows is not None:
             return Batch(inputs, targets, weights, self.tally[rows], sequences=sequences)
-        noise = self._noise()
-        return Batch(inputs, targets, weights, self.tally, None, noise, sequences=sequences)
+        uneven = self._shares is not None
+        return Batch(
+            *(inputs, targets, weights, self.tally, None, self._noise()),
+            sequences=sequences,
+            uneven=uneven,
+        )

@@ -41,8 +41,9 @@ class Samples(Protocol):
 class Here:
     """The context of `Method.update` and `Method.personal`, for K clients at once.
 
-    rows: how many clients; round: the round (the version of the server's model); `draw` a fresh
-    mini-batch for each; `steps` how many of them a client takes; `keys` a random stream for each;
+    rows: how many clients; samples: how many training samples each of them has; round: the round
+    (the version of the server's model); `draw` a fresh mini-batch for each, `draws` so far;
+    `steps` how many of them a client takes; `keys` a random stream for each;
     `coins` random numbers that all clients share; `validate` the error of a model for each;
     `optimise` the optimisers of the clients, None for plain steps; `exchange` the name of the
     exchange, where a round has several; `count` adds to what the method
@@ -68,14 +69,18 @@ class Here:
         validate: Callable[[Personal, bool], Tensor] | None = None,
         turns: np.ndarray | None = None,  # int64[K]: keys of their draws in place of the round
         augment: Augmentation | None = None,  # of the samples of every mini-batch
+        gradients_only: bool = False,  # data act by mini-batches for gradients, and not otherwise
     ):
         self.rows = len(rows)
+        self._gradients_only = gradients_only
+        self.draws = 0  # mini-batches drawn so far
         self.round = round
         self._turns = round if turns is None else turns
         self._seed = seed
         self._clients = clients
         self._validate = validate
         self._purpose = purpose
+        self._augments = bool(augment)
         self._restarts = 0
         self.counts: dict[str, Tensor] = {}  # int64[K] each: see `count`
         # running statistics [K, m] of each model that a client trains; {} where a model has none
@@ -98,6 +103,7 @@ class Here:
     def draw(self, model: str = "w") -> Batch:
         """A fresh mini-batch for every row, for the gradient of one of the models it trains."""
         batch = self._batches.draw()
+        self.draws += 1
         if self.statistics:
             return replace(batch, statistics=self.statistics, model=model)
         return batch
@@ -123,6 +129,7 @@ class Here:
 
     def training_samples(self) -> Batch:
         """All training samples of every row, filled up to the longest."""
+        self._refuse("all training samples at once")
         return self._batches.all()
 
     def of_training_samples(self, compute: Callable[[Tensor, Batch], State]) -> State:
@@ -132,6 +139,7 @@ class Here:
         tensor for each name with a line for each of them. Clients without samples have zeros, and
         lines of unlike lengths are filled up with zeros.
         """
+        self._refuse("all training samples at once")
         groups = [(rows, compute(rows, batch)) for rows, batch in self._batches.groups()]
         if not groups:  # nobody here has samples: zeros in the form that they would have
             blank = compute(torch.arange(self.rows), self.training_samples())
@@ -146,6 +154,18 @@ class Here:
                 out[name][rows.to(like.device)] = filled
         return out
 
+    def _refuse(self, what: str) -> None:
+        if self._gradients_only:
+            raise SettingError(
+                f"sample clipping: {what} cannot be used while it is on: a sample would act by "
+                "another way than the clipped and accounted gradient"
+            )
+
+    @property
+    def samples(self) -> Tensor:  # int64[K]
+        """How many training samples each client has."""
+        return torch.from_numpy(self._batches.sizes.copy())
+
     def restart(self) -> None:
         """Another stream of mini-batches for every row, once rows have taken unlike numbers.
 
@@ -157,11 +177,10 @@ class Here:
 
     def _streams(self, purpose: str) -> dict[str, Keys]:
         """Of the draws of samples, of the model's own randomness, and of the augmentation."""
-        return {
-            "keys": self.keys(purpose),
-            "noise_keys": self.keys(f"{purpose} noise"),
-            "augment_keys": self.keys(f"{purpose} augment"),
-        }
+        keys = {"keys": self.keys(purpose), "noise_keys": self.keys(f"{purpose} noise")}
+        if self._augments:
+            keys["augment_keys"] = self.keys(f"{purpose} augment")
+        return keys
 
     def complete(self, x: Tensor, model: str = "w") -> Tensor:  # x[K, d] -> [K, d + m]
         """Models with their running statistics; as they are where a model has none."""
@@ -203,6 +222,7 @@ class Here:
         For a regression, and with `loss`, the loss. `model` says which of the models that a client
         trains it is. Rows that `Method.predict` takes are validated as they are.
         """
+        self._refuse("validation data")
         if self._validate is None:
             raise SettingError("data: this host offers no validation data")
         return self._validate(self.complete(x, model) if isinstance(x, Tensor) else x, loss)

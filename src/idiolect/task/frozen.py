@@ -67,6 +67,8 @@ class Placement:
 def placed(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """The module on a device and in a precision; frozen parameters that must change are copied."""
     placement = Placement.of(module, device, dtype)
+    if all(placement.keeps(t) for t in (*module.parameters(), *module.buffers())):
+        return module
     frozen = frozen_parameters(module)
     staying = [p for p in frozen if placement.keeps(p)]
     if len(staying) < len(frozen):

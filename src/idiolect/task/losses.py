@@ -113,6 +113,22 @@ class Loss:
         sums = torch.where(sums > 0, sums, 1)
         return shares / sums.view(*sums.shape, *[1] * (counts.dim() - sums.dim()))
 
+    def weigh_alone(self, weights: Tensor, targets: Tree) -> Tensor:
+        """The same with each sample's share of a sum by itself: a function of that sample alone.
+
+        The value of a sample is the mean over its targets that count, times their class weights.
+        """
+        one_each = isinstance(targets, Tensor) and targets.dim() == weights.dim()
+        counts = None if one_each and not self.weighs_samples else self.counts(targets)
+        if counts is None:
+            return weights
+        counts = counts.to(weights.dtype)
+        shares = weights.view(*weights.shape, *[1] * (counts.dim() - weights.dim())) * counts
+        if counts.dim() == weights.dim():
+            return shares
+        number = (counts > 0).flatten(weights.dim()).sum(-1).clamp(min=1)
+        return shares / number.view(*number.shape, *[1] * (counts.dim() - number.dim()))
+
     def of_rows(self, outputs: Tree, targets: Tree) -> Tensor:
         """`each` for the samples of K models: [K, B, ...]."""
         rows = first(targets).shape[:2]
@@ -330,7 +346,8 @@ class Quantile(Loss):
 
     def delta(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         residual = targets - outputs.squeeze(1)
-        slope = torch.where(residual > 0, -self.q, 1 - self.q) * (residual != 0)
+        below, above = residual.new_tensor([-self.q, 1 - self.q])
+        slope = torch.where(residual > 0, below, above) * (residual != 0)
         return (weights * slope).unsqueeze(1)
 
 

@@ -28,10 +28,11 @@ from .buffers import Statistics
 from .forward import forward
 from .frozen import placed, shared_copy
 from .initial import Initial
-from .kernels import Kernel, Rows, Stacked, Unmappable, Vmapped, choose, one_loss
+from .kernels import Kernel, Rows, SampleSums, Stacked, Unmappable, Vmapped, choose, one_loss
 from .layout import Layout, Split, split_by
 from .losses import Given, Loss, Standardised, as_loss, spread, total
 from .output_units import in_user_units
+from .sample_clipping import SampleClipping, check_task, refuse
 from .target_scale import TargetScale
 from .term import HEAD, Term
 from .trial import SAMPLES, Behaviour, try_out
@@ -54,6 +55,8 @@ class Numerics:
     weight_decay: float = 0.0
     seed: int = 0  # of the initialisation and of projections
     target_scale: TargetScale | None = None  # of real targets; None = as they are
+    # each sample's part of a gradient is bounded, and noise added: DP-SGD; None = plain gradients
+    sample_clipping: SampleClipping | None = None
 
 
 class Task:
@@ -79,6 +82,7 @@ class Task:
     """
 
     _public: Tree | None = None  # as they were given: see `with_public`
+    _sample_sums: Stacked | SampleSums | None = None  # of clipped samples: made when asked for
 
     def __init__(
         self,
@@ -133,6 +137,13 @@ class Task:
         task._extend = self._extend
         task._public = self._public
         task._prepare(self.model, self._loss, replace(numerics or self.numerics, **changes))
+        return task
+
+    def with_clipped_samples(self, clipping: SampleClipping) -> Task:
+        """The same, start and all, with the gradients of DP-SGD."""
+        task = copy.copy(self)
+        task.numerics = replace(self.numerics, sample_clipping=clipping)
+        task._sample_sums = None
         return task
 
     def extended(self, extend: Callable[[nn.Module], nn.Module]) -> Task:
@@ -221,6 +232,7 @@ class Task:
 
     def _fit_kernel(self, behaviour: Behaviour, kernel: str = "") -> None:
         self._fitted = behaviour
+        self._sample_sums = None
         name = kernel or self.numerics.kernel
         self._kernel = choose(self.module, self.layout, behaviour, name, self.statistics)
 
@@ -254,6 +266,7 @@ class Task:
         >>> task.features(task.x0.repeat(4, 1), torch.ones(4, 5, 3)).shape
         torch.Size([4, 5, 2])
         """
+        refuse(self, "features")
         with torch.no_grad():
             return self._by_kernel(lambda kernel: kernel.features(x, inputs, layer))
 
@@ -277,6 +290,7 @@ class Task:
 
     def loss(self, x: Tensor, batch: Batch) -> Tensor:
         """The mini-batch loss of each row's model: x[K, d] -> [K]."""
+        refuse(self, "the loss of a mini-batch")
         if self._trial is None:
             self._try_batch(batch)
         outputs = self._outputs(x, batch.inputs)
@@ -300,7 +314,10 @@ class Task:
         if self._trial is None:
             self._try_batch(batch)
         batch.tally.add_(1 if batch.active is None else batch.active.cpu())
-        g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.objective, extra))
+        if self.numerics.sample_clipping is None:
+            g = self._by_kernel(lambda kernel: kernel.grad(x, batch, self.objective, extra))
+        else:
+            g = self._clipped(x, batch, extra, self.numerics.sample_clipping)
         decay = self.numerics.weight_decay
         if decay:
             g = g + decay * x
@@ -308,6 +325,23 @@ class Task:
         if clip:
             g = g * (clip / g.norm(dim=-1, keepdim=True)).clamp(max=1)  # exactly 1 below the bound
         return g
+
+    def _clipped(
+        self, x: Tensor, batch: Batch, extra: Term | None, clipping: SampleClipping
+    ) -> Tensor:
+        """(Σ_s ∇ℓ_s min(1, C / ||∇ℓ_s||) + noise) / B, of each row."""
+        if extra is not None:
+            refuse(self, "a term that the method adds to the loss")
+        if self._sample_sums is None:
+            check_task(self)
+            kernel = self._kernel
+            one_by_one = SampleSums(self.module, self.layout, self.behaviour, kernel.name)
+            self._sample_sums = kernel if isinstance(kernel, Stacked) else one_by_one
+        clipping.use(batch)
+        sums = self._sample_sums.clipped_sums(x, batch, self.objective, clipping.norm)
+        if clipping.noise is not None:
+            sums = clipping.noise(sums, batch)
+        return sums / batch.expected_samples().to(sums).unsqueeze(1)
 
     def _by_kernel(self, work: Callable[[Kernel], Any]) -> Any:
         """`work`; by the kernel "rows" from now on where torch cannot map the module."""
@@ -321,6 +355,7 @@ class Task:
 
     def hvp(self, x: Tensor, v: Tensor, batch: Batch) -> Tensor:
         """Hessian of each row's mini-batch loss times v[K, d], exact; counts as two gradients."""
+        refuse(self, "a product with the Hessian")
         if self._trial is None:
             self._try_batch(batch)
         batch.tally.add_(2 if batch.active is None else 2 * batch.active.cpu())
@@ -375,6 +410,7 @@ class Task:
         `shares` [n] are weights of the samples, 1 in the mean; None: all alike.
         Its largest second derivative in absolute value, by the power method from a direction[d].
         """
+        refuse(self, "a look at the curvature")
         weights = torch.full((length(targets),), 1 / length(targets)).to(self.x0)
         if shares is not None:
             weights = weights * shares.to(weights)

@@ -13,6 +13,7 @@ names what does not hold:
     combined       messages reach the server's state through `rule` alone, each by itself
     meaning        parts of a message are models or changes, as declared
     counted        gradients are those that the task evaluates and counts
+    through_gradients  a method that says so uses training data for gradients alone
     deterministic  the same settings give the same bits
     chunks         clients one at a time or all together give the same result
     hosts          clients on one host or on three give the same bits
@@ -55,7 +56,7 @@ from ..run.settings import Settings as RunSettings
 from ..server.protocol import Contract
 from ..task.context import Here
 from ..task.task import Task
-from .probes import FixedRule, PlainMean, WatchedTask
+from .probes import BlindTask, FixedRule, PlainMean, WatchedTask
 from .twins import TwinnedHost, other_data, twins_of
 
 SIZES = (30, 7, 24, 12, 40, 18)  # samples of each client, three fifths of them for training
@@ -82,10 +83,10 @@ def federation(empty: bool = False, seed: int = 0) -> Federation:
         x = np.concatenate([x, np.ones((2, 5))])
         y = np.append(y, [0, 1])
         split = np.append(split, ["test", "valid"])
-    made = Federation.from_arrays(
+    clients = Federation.from_arrays(
         torch.from_numpy(x), y, ids, split=split, classes=3, name="conformance"
     )
-    return made.with_public(torch.from_numpy(2 * rng.standard_normal((12, 5))))
+    return clients.with_public(torch.from_numpy(2 * rng.standard_normal((12, 5))))
 
 
 def task() -> Task:
@@ -349,6 +350,34 @@ def counted(method: Method, settings: Settings) -> None:
         )
 
 
+def through_gradients(method: Method, settings: Settings) -> None:
+    """A method that says its messages depend on data through gradients alone uses nothing else.
+
+    Where every gradient is zero, or that of |x|²/2, other training data change neither messages nor
+    private rows.
+    """
+    if not method.traits.data_through_gradients:
+        return
+    data = _data(settings)
+    for scale in (0.0, 1.0):
+        outcomes = []
+        for training_data in (data, other_data(data, ("train",))):
+            bench = _Bench(method, settings, training_data)
+            bench.task = BlindTask(bench.task, scale)
+            here = bench.here(gradients_only=True)
+            try:
+                down = bench.down(bench.server())
+                up, rows = method.update(bench.task, down, bench.private(), here)
+            except SettingError as error:
+                raise AssertionError(f"data_through_gradients: {error}") from error
+            outcomes.append({**prefixed(up, "up."), **prefixed(rows, "private.")})
+        for name, t in outcomes[0].items():
+            assert torch.equal(t, outcomes[1][name]), (
+                f"data_through_gradients: {name} depends on training data by another way than "
+                "task.grad(x, here.draw())"
+            )
+
+
 def stacks(method: Method, settings: Settings) -> None:
     """A method with row_messages takes a message down for each client, as if each were alone."""
     if not method.traits.row_messages:
@@ -483,6 +512,7 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
     combined,
     meaning,
     counted,
+    through_gradients,
     deterministic,
     chunks,
     hosts,
@@ -495,7 +525,7 @@ CHECKS: tuple[Callable[[Method, Settings], None], ...] = (
 )
 
 # of the method's functions alone: where a round has several exchanges, in each of them
-FUNCTIONS = (pure, linear, combined, meaning, counted, stacks)
+FUNCTIONS = (pure, linear, combined, meaning, counted, through_gradients, stacks)
 
 
 # -- inside ----------------------------------------------------------------------------------------
@@ -536,7 +566,7 @@ class _Bench:
     def down(self, server: State) -> State:
         return self.method.broadcast(self.task, server) | self.own(server)
 
-    def here(self) -> Here:
+    def here(self, gradients_only: bool = False) -> Here:
         return Here(
             self.data,
             torch.arange(self.clients),
@@ -547,6 +577,7 @@ class _Bench:
             batching=self.settings.get("batching", "replace"),
             dtype=self.task.dtype,
             validate=lambda x, loss: torch.zeros(self.clients, dtype=torch.float64),
+            gradients_only=gradients_only,
         )
 
     def rule(self) -> PlainMean:

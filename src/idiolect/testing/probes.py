@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from ..core.types import State, Tree
 from ..method import Method
 from ..task.batches import Batch
+from ..task.sample_clipping import SampleClipping, refuse
 from ..task.task import Task
 from ..task.term import HEAD, Term
 
@@ -137,6 +138,27 @@ class WatchedTask(Task):
                 yield
         finally:
             hook.remove()
+
+
+class BlindTask(Task):
+    """A task whose gradients are x times a number, whatever the data, and that refuses all else."""
+
+    def __init__(self, task: Task, scale: float):
+        self.__dict__.update(task.__dict__)
+        # what reads data is refused as where samples are clipped
+        self.numerics = replace(task.numerics, sample_clipping=SampleClipping(1.0))
+        self._scale = scale
+
+    def grad(self, x: Tensor, batch: Batch, extra: Term | None = None) -> Tensor:
+        if extra is not None:
+            refuse(self, "a term that the method adds to the loss")
+        return self._scale * x.detach()
+
+    def outputs(self, x: Tensor, inputs: Tree, as_trained: bool = False) -> Tree:
+        refuse(self, "outputs of a model")
+
+    def outputs_of_one(self, w: Tensor, inputs: Tree) -> Tree:
+        refuse(self, "outputs of a model")
 
 
 class _WatchedKernel:

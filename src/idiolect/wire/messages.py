@@ -191,27 +191,33 @@ def open_down(
         return {n: torch.empty(*shape, dtype=t, device=device) for n, shape, t in schema.parts}
     matrix = np.frombuffer(message, dtype=np.uint8)[None]
     head = header(matrix)
-    _check_head(head, schema, run, version, FROM_SERVER)
+    _check_head(head, schema, run, version, [FROM_SERVER])
     state = unpack(schema, matrix[:, HEADER.itemsize :])
     return {n: t[0].to(device, copy=True) for n, t in state.items()}
 
 
 def _check_head(
-    head: np.ndarray, schema: Schema, run: int, version: int, clients: int | np.ndarray
+    head: np.ndarray, schema: Schema, run: int, version: int, clients: list[int]
 ) -> None:
     """ValueError unless headers are of this run, version and schema, and for these clients."""
-    expected: dict[str, int | np.ndarray] = {
-        "magic": MAGIC,
-        "run": run,
-        "schema": schema.checksum,
-        "version": version,
+    count = len(clients)
+    correct = {
+        "magic": [MAGIC] * count,
+        "run": [run] * count,
+        "schema": [schema.checksum] * count,
+        "version": [version] * count,
         "client": clients,
     }
-    for name, want in expected.items():
-        other = head[name][head[name] != want]
-        if len(other):
-            what = want if isinstance(want, int) else "that of the client it is for"
-            raise ValueError(f"message down: {name} is {other[0]}, expected {what}")
+    for name, column in correct.items():
+        values = head[name].tolist()
+        if values != column:
+            pairs = zip(values, column, strict=True)
+            value, want = next((value, want) for value, want in pairs if value != want)
+            raise ValueError(f"message down: {name} is {value}, expected {want}")
+
+
+_NOBODY = torch.zeros(0, dtype=torch.int64)
+_NO_MESSAGES = np.zeros((0, 0), dtype=np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,11 +230,9 @@ class DownMessage:
     """
 
     common: bytes
-    wire_ids: Tensor = field(
-        default_factory=lambda: torch.zeros(0, dtype=torch.int64)
-    )  # increasing
+    wire_ids: Tensor = field(default_factory=lambda: _NOBODY)  # increasing
     # uint8[K, length]: a message for each of `wire_ids`
-    own: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.uint8))
+    own: np.ndarray = field(default_factory=lambda: _NO_MESSAGES)
 
     def __len__(self) -> int:
         """The bytes that a client is sent."""
@@ -274,7 +278,7 @@ def open_own(
             f"message down: {message.own.shape[1]} bytes for each of {len(message.own)} clients, "
             f"expected {schema.length} for each of {clients}"
         )
-    _check_head(header(message.own), schema, run, version, message.wire_ids.numpy())
+    _check_head(header(message.own), schema, run, version, message.wire_ids.tolist())
     state = unpack(schema, message.own[:, HEADER.itemsize :])
     return {n: t.to(device, copy=True) for n, t in state.items()}
 

@@ -29,13 +29,16 @@ from ...host.metrics import positive_class
 from ...host.service import Refused
 from ...method import Method
 from ...methods import name_of
+from ...privacy.protection import Protection
 from ...run.contract import build_contract
 from ...run.model_check import behaviour_on
 from ...run.plan import Plan
 from ...run.prepare import trained_task
+from ...run.protection import privacy_of_site
 from ...run.schedule import Schedule
 from ...run.settings import Settings, check_device
 from ...server.protocol import Contract
+from .spent import RunSpent
 
 TABLE = "table"
 ARRAY = "array"
@@ -237,11 +240,22 @@ class RoundTerms:
     rounds: int
     batch: int
     batching: str
+    protection: Protection | None = None
+    epsilon: float = 0.0  # the budget; 0 = none
+    delta: float = 1e-5
 
     @classmethod
     def of(cls, settings: Settings) -> RoundTerms:
         """Those of the settings of a plan."""
-        return cls(settings.schedule, settings.rounds, settings.batch, settings.batching)
+        s = settings
+        return cls(s.schedule, s.rounds, s.batch, s.batching, s.privacy, float(s.epsilon), s.delta)
+
+    def spent(self, sizes: list[int]) -> RunSpent | None:
+        """An account for clients with so many training samples; None without privacy."""
+        if self.protection is None:
+            return None
+        fewest = min((n for n in sizes if n), default=1)
+        return RunSpent.new(self.protection, self.delta, self.epsilon, fewest, self.batch)
 
     def factors(self, version: int) -> Factors:
         """What the settings of the plan are multiplied by in a round."""
@@ -354,6 +368,7 @@ class Builder:
                 federation.classes,
                 # by the labels alone: which class is rarer would differ between sites
                 positive_class(agreement.form.labels, settings.positive),
+                privacy=privacy_of_site(settings, method, task, federation.sizes("train").numpy()),
             )
             if contract.up_lengths()[1] > self.machine.most_bytes // AT_WORK:
                 raise SettingError("memory: coded messages must fit in the memory of this site")

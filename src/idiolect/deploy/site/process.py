@@ -17,9 +17,8 @@ from .data import SiteData
 from .rules import Rules
 from .site import Site
 from .sockets import SocketServer
+from .spent import facts_of, lines_of
 from .state import ROWS, SiteDescription, StateFolder, Usage
-
-NO_PRIVACY = "none is accounted (messages carry no noise)"
 
 
 def run_site(
@@ -90,7 +89,8 @@ def status(state: Path) -> dict[str, Any]:
         "rules": description.rules,
         "consent": _of_consent(state, description),
         "log": str(folder.messages),
-        "privacy": None,  # spent: none is accounted
+        "privacy": facts_of(Usage.load(state).privacy),
+        "privacy_words": _privacy_words(Usage.load(state)),
     }
 
 
@@ -161,9 +161,15 @@ def in_words(facts: dict[str, Any]) -> list[str]:
     if shares:
         words = (f"{count:,} of {most:,} {name}" for name, (count, most) in shares.items())
         lines.append(f"Used of what you allow: {', '.join(words)}")
-    lines.append(f"Privacy spent: {NO_PRIVACY}")
+    first, *more = facts["privacy_words"]
+    lines += [f"Privacy spent: {first}", *(f"  {line}" for line in more)]
     lines.append(f"Log of all messages: {facts['log']}")
     return lines
+
+
+def _privacy_words(usage: Usage) -> list[str]:
+    """What was spent of privacy, as lines."""
+    return lines_of(usage.privacy, usage.uncovered)
 
 
 def data_name(data: dict[str, Any]) -> str:

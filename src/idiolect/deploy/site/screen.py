@@ -92,7 +92,7 @@ class Preview:
             "client_names": rules.client_names,
             "min_samples": rules.min_samples,
             "min_batch": rules.min_batch,
-            "privacy": None,  # no budget: nothing is added to messages
+            "privacy": self._protection(),
         }
 
     # -- words -----------------------------------------------------------------------------------
@@ -121,9 +121,7 @@ class Preview:
             stays.pop()
         entries.append(("Stays here", ", ".join(stays)))
         entries.append(("You allow", _allowed(facts)))
-        entries.append(
-            ("Privacy", "no budget: nothing is added to messages (docs/trust.md: what they tell)")
-        )
+        entries.append(("Privacy", _privacy_words(facts["privacy"])))
         if self.run.contract.sums is not None:
             sums = self.run.contract.sums
             words = (
@@ -133,6 +131,28 @@ class Preview:
             )
             entries.append(("Sums", words))
         return [*entries, ("Terms", facts["code"])]
+
+    def _protection(self) -> dict[str, Any] | None:
+        """Who is protected from whom, and what it comes to; None without privacy."""
+        terms = self.run.terms
+        spent = terms.spent(self.run.federation.sizes("train").tolist())
+        if terms.protection is None or spent is None:
+            return None
+        p = terms.protection
+        rounds = terms.rounds if spent.unit == "client" else 0
+        return {
+            "protects": p.title,
+            "unit": p.unit,
+            "against": p.against,
+            "trusted": p.trusted,
+            "noise": p.noise,
+            "clip": getattr(p, "clip", None),
+            "delta": terms.delta,
+            "budget": terms.epsilon,
+            "at_site": p.at_client,
+            # of a client that is heard in all rounds; None where gradients are counted
+            "epsilon": spent.epsilon(rounds) if rounds else None,
+        }
 
     def _server(self) -> str:
         if self.consent.authority:
@@ -200,10 +220,33 @@ def _allowed(facts: dict[str, Any]) -> str:
     caps = [f"{most:,} {name}" for name, most in facts["caps"].items()]
     caps = caps if "rounds" in facts["caps"] else ["ANY NUMBER OF ROUNDS", *caps]
     words = f"{', '.join(caps)}, ever; batches of at least {facts['min_batch']}"
-    left = facts["rounds_left"]
-    if left is not None and left < facts["rounds"]:
-        words += f". CAREFUL: {plural(left, 'round')} of these are left; max_rounds allows more"
+    remainder = facts["rounds_left"]
+    if remainder is not None and remainder < facts["rounds"]:
+        words += (
+            f". CAREFUL: {plural(remainder, 'round')} of these are left; max_rounds allows more"
+        )
     return words
+
+
+def _privacy_words(facts: dict[str, Any] | None) -> str:
+    """Who is protected from whom, by whose noise, and what the rounds come to."""
+    if facts is None:
+        return "no budget: nothing is added to messages (docs/trust.md: what they tell)"
+    noise = f"noise {facts['noise']:g} times the largest influence"
+    if facts["unit"] == "sample":
+        who, adder = "each row of your data", "this site adds noise to every gradient"
+    else:
+        adder = "this site adds noise to every message"
+        who = "each of your clients"
+    if not facts["at_site"]:
+        adder = "THE SERVER adds noise, after it has seen each message"
+    rounds = "" if facts["epsilon"] is None else f"; all rounds: epsilon {facts['epsilon']:.3g}"
+    budget = f", never above {facts['budget']:g}" if facts["budget"] else ""
+    return (
+        f"protects {who} from {facts['against']}; trusted: {facts['trusted']}. {adder} ({noise})"
+        f"{rounds}{budget}, at delta {facts['delta']:g}. Not covered: samples per client, figures "
+        "of evaluations"
+    )
 
 
 def _names(names: Sequence[str], most: int = 40) -> str:

@@ -52,6 +52,7 @@ from .rules import (
     count_round,
     without_few,
 )
+from .spent import RunSpent
 from .state import CURRENT, ROWS, AuditLog, StateFolder, now
 
 ROUND_CALLS = ("sum", "update", "answer", "conclude", "evaluate", "evaluate_shared")
@@ -490,12 +491,15 @@ class Site:
         training = call.kind == "update"
         if training:
             count_round(self.rules, self.usage, order)
+            self._count_exposure(call, agreed, service, again)
             if call.facts["version"] <= service.concluded:
                 self._note_taken_back(call.facts["version"])
         elif call.kind.startswith("evaluate"):
             count_evaluation(self.rules, self.usage)
         try:
             reply = service.reply(call)
+            if training:
+                self._count_gradients(reply, agreed)
             if training and (clients := service.host.undo_not_finite(call.facts["version"])):
                 self.tell(f"rows of {plural(clients, 'client')} were not finite, and are not kept")
             if reply.kind == "scores":
@@ -524,6 +528,41 @@ class Site:
             self.usage.metrics[name] = self.usage.metrics.get(name, 0) + 1
         self._say(call)
         return packed, content_of_reply
+
+    def _spent(self, agreed: AgreedRun) -> RunSpent | None:
+        """The account of the run; None without privacy."""
+        new = agreed.terms.spent(agreed.federation.sizes("train").tolist())
+        return None if new is None else self.usage.privacy.setdefault(self._run_name, new)
+
+    def _count_exposure(self, call: Call, agreed: AgreedRun, service: Service, again: bool) -> None:
+        """Count a message that is asked for, before anything is computed.
+
+        `again`: by the very same order, which gives the same message unless this site adds noise.
+        """
+        spent, protection = self._spent(agreed), agreed.terms.protection
+        if spent is None or protection is None:
+            self.usage.uncovered += 1
+        elif again and not protection.at_client:
+            return
+        elif spent.unit == "client" and len(service.host.rows(calls.read_order(call).heard)):
+            self._expose(spent, 1)
+            self.usage.save(self.folder.path)
+
+    def _count_gradients(self, reply: Call, agreed: AgreedRun) -> None:
+        """Count the gradients behind a reply, before it leaves."""
+        spent = self._spent(agreed)
+        if spent is not None and spent.unit == "sample" and "gradients" in reply.tensors:
+            gradients = reply.tensors["gradients"]
+            self._expose(spent, int(gradients.max()) if len(gradients) else 0)
+
+    def _expose(self, spent: RunSpent, more: int) -> None:
+        """Refused where it would pass the budget that was agreed to."""
+        if not spent.affords(more):
+            raise Exhausted(
+                f"privacy: the budget that this site's owner has agreed to, epsilon "
+                f"{spent.budget:g}, would be passed; {spent.epsilon():.3g} is spent"
+            )
+        spent.exposures += more
 
     def _check_call(self, call: Call, agreed: AgreedRun, service: Service) -> None:
         """Refuse what goes beyond the agreement, before the data are touched."""

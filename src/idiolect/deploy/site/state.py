@@ -46,6 +46,7 @@ from ..pidfile import hold, holder
 from .agreement import Agreement
 from .data import FILE as SUMS_FILE
 from .data import ROWS_FILE, SiteData
+from .spent import RunSpent
 
 FORMAT = 2
 WITH_FILES = 2  # of spent.json: it says which other files must be there
@@ -59,7 +60,7 @@ ROWS = "rows"
 _RUN = re.compile(r"run-([0-9a-f]{8})")
 GO_ON = (
     "Put the directory back from a backup, all of it; or begin with a new one (--state), in which "
-    "caps start at zero and clients with new rows"
+    "caps and what was spent of privacy start at zero, and clients with new rows"
 )
 MOST_PATH = 100  # bytes of the path of a Unix socket, at most 107 on Linux and 103 on macOS
 
@@ -246,6 +247,9 @@ class Usage:
     questions: list[str] = field(default_factory=list)  # SHA-256 of forms and sums asked for
     concluded: dict[str, int] = field(default_factory=dict)  # run -> the last round on disk
     files: dict[str, str] = field(default_factory=dict)  # name -> SHA-256 of what must be there
+    # run -> what it has spent of privacy; runs without any are left out
+    privacy: dict[str, RunSpent] = field(default_factory=dict)
+    uncovered: int = 0  # orders to train of runs without privacy
     # run -> the last round whose secure sum this site has helped to open, or -1
     opened: dict[str, int] = field(default_factory=dict)
 

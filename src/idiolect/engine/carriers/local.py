@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,9 @@ class LocalHosts:
         """Answers in a channel's second exchange."""
         for n, host in enumerate(self.hosts):
             yield n, host.answer(query)
+
+    def repeat_if(self, allowed: Callable[[int, Tensor], bool]) -> None:
+        """No-op: no host of this process is asked twice."""
 
     def conclude(self, conclusion: RoundConclusion) -> None:
         """The end of a round."""

@@ -8,6 +8,7 @@ trust domain.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -34,6 +35,7 @@ class RayCarrier(Carrier):
     def __init__(self, recipes: Sequence[HostRecipe], place: Place):
         self.ray = connect(place)
         self.place = place
+        _check_room(self.ray, place, recipes)
         self.recipes = [self.ray.put(recipe) for recipe in recipes]
         self.actors = start_actors(self.ray, self.recipes, place)
         self._under_way: dict[Any, tuple[int, int, bytes]] = {}  # reference -> ticket, host, frame
@@ -124,7 +126,6 @@ def start_actors(ray: Any, recipes: Sequence[Any], place: Place) -> list[Any]:
     A recipe is a reference of Ray, or None: the actor has no host.
     """
     ours = about()
-    _check_room(ray, len(recipes), place)
     actors = _take(ray, len(recipes), place)
     try:
         started = [a.become.remote(r) for a, r in zip(actors, recipes, strict=True)]
@@ -164,6 +165,7 @@ def _cause(ray: Any, error: BaseException) -> BaseException:
 def ask(question: Callable[[], Any], place: Place) -> Any:
     """The answer of a process of the cluster, which may be a host afterwards."""
     ray = connect(place)
+    _check_room(ray, place)
     (actor,) = start_actors(ray, [None], place)
     try:
         answer = ray.get(actor.answer.remote(question))
@@ -297,16 +299,47 @@ def _line(error: Exception) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _check_room(ray: Any, hosts: int, place: Place) -> None:
-    """Refuse hosts that the cluster could never hold."""
+def _check_room(ray: Any, place: Place, recipes: Sequence[HostRecipe] = ()) -> None:
+    """Refuse hosts that the cluster could never hold: those of these recipes, or one."""
     has = ray.cluster_resources()
+    hosts = len(recipes) or 1
     for name, each in (("CPU", place.cpus), ("GPU", place.gpus)):
-        if each * hosts > has.get(name, 0.0):
+        room = has.get(name, 0.0)
+        if each * hosts > room:
+            changes = [
+                *_fewer(recipes),
+                f"{name.lower()}s_per_host of at most {_most(room, hosts)}",
+            ]
             raise SettingError(
                 f"hosts: {hosts} with {each:g} {name}s each need {each * hosts:g}, and the Ray "
-                f"cluster has {has.get(name, 0.0):g}; take fewer hosts, or a smaller "
-                f"{name.lower()}s_per_host"
+                f"cluster has {room:g}{_who(recipes)}; take {' or '.join(changes)}"
             )
+
+
+def _who(recipes: Sequence[HostRecipe]) -> str:
+    """Why there are more hosts than the setting says: what each of them is for."""
+    reasons = []
+    groups = max((len(recipe.contract.layouts) for recipe in recipes), default=0)
+    if groups:
+        reasons.append(f"a host has clients of one of the {groups} groups with unlike models")
+    if malicious := sum("attack" in recipe.options for recipe in recipes):
+        reasons.append(
+            f"{malicious} of them {'is' if malicious == 1 else 'are'} for malicious clients"
+        )
+    return "".join(f"; {reason}" for reason in reasons)
+
+
+def _fewer(recipes: Sequence[HostRecipe]) -> list[str]:
+    """Which numbers could be smaller, so that there are fewer hosts."""
+    honest = [id(recipe.contract) for recipe in recipes if "attack" not in recipe.options]
+    names = ["a smaller `hosts`"] if len(set(honest)) < len(honest) else []
+    return names + (["fewer groups"] if len(set(honest)) > 1 else [])
+
+
+def _most(room: float, hosts: int) -> str:
+    """The most that each host may have; Ray takes parts of one, and whole numbers above it."""
+    each = room / hosts
+    return f"{math.floor(each) if each >= 1 else math.floor(100 * each) / 100:g}"
 
 
 ENGINE = EngineTraits("on a Ray cluster", RayCarrier, ask=ask, cluster=True)

@@ -14,8 +14,13 @@ from .grid import Grid
 class GridNoise(Protocol):
     """Noise of standard deviation σC / √least per client, so that the sum has σC or more."""
 
-    multiplier: float  # σ, of the sum of `least` clients
-    least: int  # clients that must count
+    @property
+    def multiplier(self) -> float:
+        """σ, of the sum of `least` clients."""
+
+    @property
+    def least(self) -> int:
+        """How many clients must count."""
 
     def steps(self, rows: int, grid: Grid, keys: Callable[[], Keys]) -> Tensor:  # -> int64[rows, m]
         """The noise of so many clients in steps of the grid, rounded; `keys`: of the round."""

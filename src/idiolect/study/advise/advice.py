@@ -29,6 +29,7 @@ from ...report.verdicts import CANNOT_TELL, CLIENT_SAMPLES, GAINS, LOSES, Client
 from ...task.losses import Loss
 from ..folders import refuse_taken
 from ..trees import ALONE, TREES
+from .budget import PrivacyBudget
 from .estimate import HELD_OUT_SAMPLES, LOCAL, TOO_CLOSE, UNDECIDED, Compared, Decision, Gain
 from .heterogeneity import ABOVE, BELOW, Heterogeneity
 from .training import ENOUGH, GIVEN, STEP, Candidate, Holdout
@@ -133,12 +134,17 @@ class Advice:
             *(self._beside(name, at) for at, name in enumerate(self._others)),
             Column("gain over local", 1, lambda r: signed(r["gain"])),
             Column("95 % interval", 2, self._interval),
+            *([Column("ε spent", 1, _spent)] if self._is_private else []),
             Column("bytes per round", 7, lambda r: "–" if r["bytes"] is None else _sent(r)),
             Column("step size ×", 8, lambda r: f"{r['step_factor']:g}" if r["fields"] else "–"),
             Column("rounds", 9, lambda r: count(r["rounds"]) if r["rounds"] else "–"),
             Column("gradients", 10, lambda r: count(r["gradients"])),
         ]
         return FittedTable(columns, [*self.table, *self.trees], shown(self.title))
+
+    @property
+    def _is_private(self) -> bool:
+        return any(row.get("privacy") for row in self.table)
 
     @property
     def _others(self) -> list[str]:
@@ -202,6 +208,11 @@ def refuse_advice(path: Path) -> None:
         raise SettingError(f"directory: {path} already holds an advice; choose another")
 
 
+def _spent(row: dict[str, Any]) -> str:
+    """What a training with these settings spends of the client that spends most."""
+    return f"{row['privacy']['epsilon']:.3g}" if row.get("privacy") else "–"
+
+
 def _sent(row: dict[str, Any]) -> str:
     return size(row["bytes"]["up"] + row["bytes"]["down"])
 
@@ -228,6 +239,22 @@ def candidate_line(c: Candidate, figures: dict[str, float], metric: str, gain: G
         "step_factors": [STEP**power for power in c.grid],  # that were tried
         "fields": c.method(c.power).as_dict(),
         "trainings": len(c.outcomes),
+        "privacy": _private_settings(c),
+    }
+
+
+def _private_settings(c: Candidate) -> dict[str, Any] | None:
+    """What a training spends of each client, and the settings that it takes."""
+    if c.privacy is None:
+        return None
+    settings = {k: v for k, v in c.run_settings[c.power].items() if k != "noise_source"}
+    return {
+        "epsilon": c.privacy["epsilon"]["worst"],
+        "delta": c.privacy["delta"],
+        "noise": c.privacy["noise"],
+        "protects": c.privacy["protects"],
+        "sampling": c.privacy["sampling"],
+        "settings": {"rounds": c.rounds, **settings},
     }
 
 
@@ -287,6 +314,7 @@ def _untrained_line(
         "step_factors": [],
         "fields": {},
         "trainings": 0,
+        "privacy": None,
     }
 
 
@@ -416,6 +444,104 @@ def deployment(
         f"The data rule out that federating gains nothing {p_text(decision.p)}.",
         *weighing(label, compared, unit),
     ]
+
+
+def within_budget(
+    decision: Decision,
+    best: Candidate,
+    gain: Gain,
+    tie: float,
+    budget: PrivacyBudget,
+    heard: int,
+    sentences: list[str],
+) -> list[str]:
+    """The sentences of a decision, after what a privacy budget makes of it.
+
+    `best`: the candidate to deploy, or the one that does best of those that federate.
+    """
+    each = f"a privacy budget of {budget.text} for each client"
+    if decision.choice == LOCAL:
+        answer = f"Not at this budget: with {each}, federating is not worth it here."
+    elif decision.choice != UNDECIDED:
+        answer = f"Federating is worth it even with {each}."
+    elif gain.mean < tie:
+        answer = (
+            f"Not at this budget, as far as these samples show: with {each}, no method that "
+            "federates gains enough over learning alone by the estimate."
+        )
+    else:
+        answer = f"With {each} the data do not decide whether federating is worth it."
+    facts = best.privacy
+    if facts is None:
+        return [answer, *sentences]
+    flags = " ".join(
+        f"--{name.replace('_', '-')} {f'{value!r}' if isinstance(value, str) else f'{value:g}'}"
+        for name, value in best.run_settings[best.power].items()
+        if name != "noise_source"
+    )
+    spent = (
+        f"A training of {best.label} as it was judged would spend "
+        f"ε = {facts['epsilon']['worst']:.3g} of each client: --rounds {best.rounds} {flags}."
+    )
+    length = budget.noise_length(facts["noise"], best.numbers, heard)
+    federates = decision.choice not in (LOCAL, UNDECIDED)
+    return [answer, *sentences, spent, noise_in_mean(length, heard, federates)]
+
+
+def noise_in_mean(length: float, heard: int, federates: bool) -> str:
+    """How long the noise is beside what it hides, and what would help where that is too long.
+
+    >>> noise_in_mean(12.3, 5, False)
+    'The noise in the mean of 5 clients is 12 times as long as the mean itself can be: with so few \
+clients it drowns what they say; more clients, fewer rounds or a larger ε would be needed.'
+    >>> noise_in_mean(0.04, 500, True)
+    'The noise in the mean of 500 clients is 0.04 times as long as the mean itself can be.'
+    """
+    text = (
+        f"The noise in the mean of {plural(heard, 'client')} is {length:.2g} times as long as the "
+        "mean itself can be"
+    )
+    if length < 1 or federates:
+        return f"{text}."
+    return (
+        f"{text}: with so few clients it drowns what they say; more clients, fewer rounds or a "
+        "larger ε would be needed."
+    )
+
+
+def all_diverge(budget: PrivacyBudget) -> str:
+    """Where noise leaves no candidate with figures."""
+    return (
+        f"Not at this budget: with {budget.text} for each client, the models of every candidate "
+        "that federates diverge from the noise. Train each site alone."
+    )
+
+
+def privacy_notes(budget: PrivacyBudget, candidates: Sequence[Candidate]) -> list[str]:
+    """What ε covers, and what it does not."""
+    private = [c for c in candidates if c.privacy is not None]
+    if not private:
+        return []
+    facts = next(c.privacy for c in private if c.privacy is not None)
+    trainings = sum(len(c.outcomes) + 1 for c in private)  # and the round that shows the price
+    sampling = "amplified by Poisson sampling" if facts["sampling"] == "poisson" else "all heard"
+    notes = [
+        f"ε spent: by one training that follows, with the settings of that line, at δ = "
+        f"{budget.delta:g}; it protects each client ({facts['neighbours']}) from "
+        f"{facts['against']}; trusted: {facts['trusted']}; {sampling}; Local sends nothing and "
+        "spends nothing",
+        "not covered by that ε: this advice. Choice, step sizes, clipping and all its figures are "
+        "made of held-out samples of every client without noise, and so is any scaling of columns; "
+        f"its own {trainings:,} trainings of those that federate are each within the budget, "
+        f"together up to {trainings:,} times ε and δ by basic composition. Show the advice to "
+        "nobody who may not see the clients' data",
+    ]
+    if budget.noise_source == "seed":
+        notes.append(
+            "noise of these trainings comes from the seed, so that the advice can be repeated; "
+            "that of a run comes from a secret source"
+        )
+    return notes
 
 
 def trees_ahead(label: str, value: float, best: float, unit: GainUnit) -> str:

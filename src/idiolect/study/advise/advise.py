@@ -44,6 +44,7 @@ from .advice import (
     refuse_advice,
     tree_line,
 )
+from .budget import FIELDS, PrivacyBudget
 from .estimate import (
     LEVEL,
     LOCAL,
@@ -159,9 +160,11 @@ def advise(
     client each, over a grid of step sizes and several seeds, and judges them on samples that none
     was trained on: the federation's validation samples, or folds of its training samples. Test
     samples are never looked at. The rule of the choice is in docs/advise.md; `tie` is the
-    smallest gain worth federating for. `trees` judges gradient-boosted trees of each client alone
-    and of all data in one place on the same samples, for comparison only; without a word, on tables
-    for which they are quick. Settings are those of `run`, except rounds and what stops a run.
+    smallest gain worth federating for. With `epsilon` (and `delta`) candidates are trained within
+    that privacy budget of each client, Local without noise; the advice itself is not private.
+    `trees` judges gradient-boosted trees of each client alone and of all data in one place on the
+    same samples, for comparison only; without a word, on tables for which they are quick. Settings
+    are those of `run`, except rounds and what stops a run.
 
     `progress` draws a bar (by default in a terminal or notebook, after two seconds of work), or is
     a function of (trainings done, about how many there are, what is at work).
@@ -273,6 +276,7 @@ class Inquiry:
     with_trees: bool
     notes: list[str]
     began: float = field(default_factory=time.monotonic)
+    diverged: list[str] = field(default_factory=list)  # candidates that are left out for it
     # of a metric that no single sample has, by label
     resampled: dict[str, Resampled] = field(default_factory=dict)
 
@@ -280,6 +284,11 @@ class Inquiry:
     def metric(self) -> str:
         """What decides: a proper score, unless the user names another figure."""
         return self.settings.metric or "loss"
+
+    @cached_property
+    def privacy(self) -> PrivacyBudget | None:
+        """What a training may spend of each client; None where nobody asks."""
+        return PrivacyBudget.of(self.settings, self.user_settings)
 
     @cached_property
     def form(self) -> TargetForm:
@@ -327,8 +336,11 @@ class Inquiry:
             )
         candidates = self._train(plans)
         values = {c.label: self._values(c) for c in candidates}
+        if self.privacy is not None:
+            self.notes += words.privacy_notes(self.privacy, candidates)
         for label in [label for label, v in values.items() if np.isinf(v).any()]:
             del values[label]
+            self.diverged.append(label)
             self.notes.append(f"{label} is left out: its models diverge under some seed")
         if LOCAL not in values:
             reason = "Cannot tell: Local's own models diverge at every step size that was tried."
@@ -358,13 +370,14 @@ class Inquiry:
         trainer = Trainer(
             self.task,
             self.holdout,
-            self._run_settings("seed", "seeds", "threads"),
+            self._run_settings("seed", "seeds", "threads", *FIELDS),
             self.settings.seed,
             self.options.budget,
             self.metric,
             self.counter.add,
             self.figures.get(self.metric),
             bool(self.figures),
+            self.privacy,
         )
         candidates = []
         with finish_on_interrupt("finishing this training, then stopping") as interrupted:
@@ -482,8 +495,7 @@ class Inquiry:
         decision = decide(compared, tie)
         table = self._table(candidates, values, gains, decision.choice)
         if not federated:
-            reason = "Cannot tell: no candidate that federates could be trained."
-            return self._advice(Decision(UNDECIDED, 1.0), [reason], tie=tie, table=table)
+            return self._no_candidate(tie, table)
         label = decision.choice
         if label not in federated:
             label = max(gains, key=lambda candidate: gains[candidate].mean)
@@ -491,6 +503,17 @@ class Inquiry:
         sentences = words.deployment(decision, compared, unit, self.holdout.kind != GIVEN)
         training = int((self.holdout.data.sizes("train") > 0).sum())
         clients_heard = self.settings.sample or training
+        if self.privacy is not None:
+            clients_heard = self.privacy.heard(training)
+            sentences = words.within_budget(
+                decision,
+                federated[label],
+                gains[label],
+                tie,
+                self.privacy,
+                clients_heard,
+                sentences,
+            )
         sentences.append(words.cost(federated[label], clients_heard, training))
         winner = ""
         if "fedavg" in federated:
@@ -526,6 +549,15 @@ class Inquiry:
             heterogeneity=spread,
             details=details,
         )
+
+    def _no_candidate(self, tie: float, table: list[Line]) -> Advice:
+        """Where no candidate that federates has figures."""
+        if self.privacy is not None and self.diverged:
+            return self._advice(
+                Decision(LOCAL, 0.0), [words.all_diverge(self.privacy)], tie=tie, table=table
+            )
+        reason = "Cannot tell: no candidate that federates could be trained."
+        return self._advice(Decision(UNDECIDED, 1.0), [reason], tie=tie, table=table)
 
     def _table(
         self,
@@ -605,7 +637,9 @@ class Inquiry:
         trained = []
         for number in range(self.options.splits):
             halves = self.holdout.halves(s.seed + number)
-            settings = self._run_settings("seed", "seeds", "sample", "threads")
+            settings = self._run_settings(
+                "seed", "seeds", "sample", "threads", "selection", *FIELDS
+            )
             settings |= {"rounds": local.rounds, "eval_every": 0, "seed": s.seed}
             result = run(local.method(local.power), self.task, halves, progress=False, **settings)
             session = result.session()
@@ -622,13 +656,14 @@ class Inquiry:
 
     def _advice(self, decision: Decision, sentences: list[str], **more: Any) -> Advice:
         f = self.federation
+        budget = "" if self.privacy is None else f", {self.privacy.text} for each client"
         return Advice(
             choice=decision.choice,
             p=decision.p,
             words=sentences,
             notes=self.notes,
             metric=self.metric,
-            title=f"{f.name}: {plural(f.clients, 'client')}, d = {self.task.d:,}",
+            title=f"{f.name}: {plural(f.clients, 'client')}, d = {self.task.d:,}{budget}",
             settings={
                 "gradients": self.options.budget,
                 "quick": self.options.quick,

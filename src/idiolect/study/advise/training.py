@@ -44,6 +44,7 @@ from ...run.result import Result
 from ...run.run import run
 from ...run.session import Session
 from ...task.task import Task
+from .budget import PrivacyBudget
 from .estimate import LOCAL
 from .figures import MetricFigures
 
@@ -299,6 +300,9 @@ class Candidate:
     gradients: float = 0.0  # per client, in the last training
     bytes_up: float = 0.0  # per round, of all clients together
     bytes_down: float = 0.0
+    numbers: int = 0  # in a message
+    spent: dict[int, dict[str, Any]] = field(default_factory=dict)  # privacy, by power of STEP
+    run_settings: dict[int, dict[str, Any]] = field(default_factory=dict)  # that keep to it
 
     @property
     def name(self) -> str:
@@ -317,6 +321,11 @@ class Candidate:
     def bytes(self) -> float:
         """Per round, both directions."""
         return self.bytes_up + self.bytes_down
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """What a training with the step size to deploy has spent; None without privacy."""
+        return self.spent.get(self.power)
 
     @property
     def personal(self) -> bool:
@@ -338,7 +347,12 @@ class Candidate:
         """The method with all its step sizes times STEP to a power: their ratios stay."""
         method = self.base
         rates = {name: getattr(method, name) * STEP**power for name in self.rates}
-        return replace(method, **rates) if power else method
+        if not power:
+            return method
+        scaled = replace(method, **rates)
+        # a copy has all fields as if they were set explicitly: these are still the user's own
+        object.__setattr__(scaled, "explicit", method.explicit | rates.keys())
+        return scaled
 
     def scores(self, seeds: int, half: np.ndarray) -> np.ndarray:  # -> [2, seeds, n]
         """Hits and loss of every sample under every seed; NaN where it was not held out.
@@ -381,6 +395,7 @@ class Trainer:
     spent: Callable[[str], None]  # called after every training
     figures: MetricFigures | None = None  # of a metric that no single sample has
     keeps_outputs: bool = False  # whether candidates keep what their models answer
+    privacy: PrivacyBudget | None = None  # of candidates that send anything
     # the federation and the held-out samples of the seed at work
     _ready: dict[int, tuple[Federation, np.ndarray]] = field(default_factory=dict)
 
@@ -393,20 +408,21 @@ class Trainer:
 
     def price(self, candidate: Candidate) -> None:
         """How many rounds the candidate can pay: one round shows what a round costs."""
-        result = self._run(candidate, candidate.base, 0, 1)
+        result = self._run(candidate, 0, 0, 1)
         rows = result.seeds[0].clients
         training = [row["gradients"] for row in rows if row["train_samples"]]
         per_round = sum(training) / len(training)
         before_use = result.seeds[0].gradients_per_client - sum(training) / len(rows)
         if not per_round:
             raise SettingError(f"{candidate.label}: it computes no gradient in a round")
+        self._note_bytes(candidate, result, result.session())
         candidate.rounds = max(1, round((self.budget - before_use) / per_round))
 
     def train(self, candidate: Candidate, power: int, seed: int) -> None:
         """One training, if it was not done yet."""
         if (power, seed) in candidate.outcomes:
             return
-        result = self._run(candidate, candidate.method(power), seed, candidate.rounds)
+        result = self._run(candidate, power, seed, candidate.rounds)
         _, held_out = self.split(seed)
         scores = np.full((2, self.holdout.samples), math.nan, dtype=np.float32)
         session = result.session()
@@ -425,24 +441,47 @@ class Trainer:
             scores[:, held_out] = np.array([[0.0], [math.inf]])
         if not (diverged(summary) and candidate.gradients):
             candidate.gradients = summary["gradients_per_client"]
-            once_up, once_down = _bytes_before_rounds(session)
-            candidate.bytes_up = (summary["bytes"]["up"] - once_up) / summary["rounds"]
-            candidate.bytes_down = (summary["bytes"]["down"] - once_down) / summary["rounds"]
+            if "privacy" in summary:
+                candidate.spent[power] = summary["privacy"]
+                candidate.numbers = sum(candidate.base.message(session.contract.task).values())
+            else:
+                self._note_bytes(candidate, result, session)
         self.spent(candidate.name)
 
-    def _run(self, candidate: Candidate, method: Method, seed: int, rounds: int) -> Result:
+    def _note_bytes(self, candidate: Candidate, result: Result, session: Session) -> None:
+        """What a round sends. Of clients drawn by chance it is known from the round of `price`."""
+        summary = result.summary()
+        once_up, once_down = _bytes_before_rounds(session)
+        candidate.bytes_up = (summary["bytes"]["up"] - once_up) / summary["rounds"]
+        candidate.bytes_down = (summary["bytes"]["down"] - once_down) / summary["rounds"]
+
+    def _run(self, candidate: Candidate, power: int, seed: int, rounds: int) -> Result:
         federation, _ = self.split(seed)
-        everyone = {"sample": int((federation.sizes("train") > 0).sum())}
+        training = int((federation.sizes("train") > 0).sum())
         settings = {
-            **({} if candidate.name == LOCAL else everyone),
+            **({} if candidate.name == LOCAL else {"sample": training}),
             **self.settings,
+            **self._private(candidate, power, training, rounds),
             **candidate.plan.own,
             "rounds": rounds,
             "seed": self.seed + seed,
             "seeds": 1,
             "eval_every": 0,
         }
-        return run(method, self.task, federation, progress=False, **settings)
+        return run(candidate.method(power), self.task, federation, progress=False, **settings)
+
+    def _private(
+        self, candidate: Candidate, power: int, training: int, rounds: int
+    ) -> dict[str, Any]:
+        """Settings that keep a training within the budget; none for Local, which sends nothing.
+
+        The round that shows what a round costs hears as many clients as a round does in the mean.
+        """
+        if self.privacy is None or candidate.name == LOCAL:
+            return {}
+        settings = self.privacy.settings(STEP**power, training, drawn=rounds > 1)
+        candidate.run_settings[power] = settings
+        return settings
 
     # -- step sizes ------------------------------------------------------------------------------
     def search_steps(

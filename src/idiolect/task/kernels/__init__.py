@@ -25,6 +25,7 @@ from ..layout import Layout
 from .graph import Layer, has_dropout, layer_chain
 from .mapped import Compiled, Unmappable, Vmapped, one_loss
 from .rows import Rows
+from .sample_sums import SampleSums
 from .stacked import Stacked
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "Compiled",
     "Kernel",
     "Rows",
+    "SampleSums",
     "Stacked",
     "Unmappable",
     "Vmapped",

@@ -161,18 +161,22 @@ class Rows:
                     targets = targets[:, :longest]
                     shares = shares[:, :longest] if shares.dim() > 1 else shares
             mine = None if running is None else running[k]
-            seen: list[Tensor] = []
+            layer_outputs: list[Tensor] = []
             with torch.enable_grad():
                 with keyed_draws(batch.noise(k) if self.random else 0, enabled=self.random):
                     model = row_module.with_weights(x[k].detach(), mine).train()
-                    with nullcontext(seen) if layer is None else reading(model, layer) as seen:
+                    with (
+                        nullcontext(layer_outputs)
+                        if layer is None
+                        else reading(model, layer) as layer_outputs
+                    ):
                         outputs = row_module(inputs)
                     each = loss.each(outputs, targets)
                 if shares.dim() == 1 and each.dim() > 1 and targets is not full:
                     shares = spread(shares, full)[:, : each.shape[1]]
                 value = total(each, shares)
                 if term is not None:
-                    features = last(seen, term.layer).unsqueeze(0) if term.layer else None
+                    features = last(layer_outputs, term.layer).unsqueeze(0) if term.layer else None
                     seen_outputs, seen_targets = (
                         map_tree(lambda t: t.unsqueeze(0), tree) for tree in (outputs, targets)
                     )

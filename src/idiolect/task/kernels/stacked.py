@@ -12,6 +12,7 @@ from ..batches import Batch
 from ..layout import Layout
 from ..losses import Loss, spread
 from ..term import Pass, Term, derivatives, find_layer
+from .clipped import factors, matrix_squares
 from .graph import Layer
 from .mapped import Unmappable
 
@@ -84,23 +85,16 @@ class Stacked:
     def grad(self, x: Tensor, batch: Batch, loss: Loss, term: Term | None = None) -> Tensor:
         p = self._views(x)
         values = self._forward(p, batch.inputs)
-        out = values[-1]
-        targets = batch.targets
-        weights = loss.weigh(batch.weights, targets)
-        lead = self._lead(batch.inputs)
+        weights = loss.weigh(batch.weights, batch.targets)
         by_features: Tensor | None = None
         place = 0
-        written = type(loss).delta is not Loss.delta  # by hand, for one target per output column
         if term is not None:
             delta, by_features, place = self._slopes(values, batch, loss, weights, term)
-        elif written and targets[0].numel() == out.shape[2]:
-            flat = spread(weights, targets).flatten(1)
-            delta = loss.delta(out, targets.flatten(1), flat)  # [K, outputs, M]
         else:
-            delta = loss.delta_by_autograd(out, targets, weights, lead)
+            delta = self._delta(values[-1], batch, loss, weights)
         g = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         parts = self._views(g)
-        first = next(i for i, layer in enumerate(self.layers) if layer.kind == "linear")
+        first = self._first_linear()
         for i in range(len(self.layers) - 1, first - 1, -1):
             layer = self.layers[i]
             h = values[i]
@@ -114,6 +108,55 @@ class Stacked:
                     delta = torch.bmm(p[layer.weight].transpose(1, 2), delta)
             elif layer.kind != "flatten":
                 delta = _ACTIVATIONS[layer.kind][1](delta, h, values[i + 1])
+        return g
+
+    def _delta(self, out: Tensor, batch: Batch, loss: Loss, weights: Tensor) -> Tensor:
+        """The derivative of the weighed losses by the outputs: [K, outputs, M]."""
+        targets = batch.targets
+        written = type(loss).delta is not Loss.delta  # by hand, for one target per output column
+        if written and targets[0].numel() == out.shape[2]:
+            flat = spread(weights, targets).flatten(1)
+            return loss.delta(out, targets.flatten(1), flat)
+        return loss.delta_by_autograd(out, targets, weights, self._lead(batch.inputs))
+
+    def _first_linear(self) -> int:
+        return next(i for i, layer in enumerate(self.layers) if layer.kind == "linear")
+
+    def clipped_sums(self, x: Tensor, batch: Batch, loss: Loss, bound: float) -> Tensor:
+        """Σ_s ∇ℓ_s min(1, bound / ||∇ℓ_s||) of each row: [K, d]; 0 for rows that are not active."""
+        p = self._views(x)
+        values = self._forward(p, batch.inputs)
+        exists = batch.weights > 0
+        if batch.active is not None:
+            exists = exists & batch.active.to(exists.device).unsqueeze(1)
+        weights = loss.weigh_alone(exists.to(x.dtype), batch.targets)
+        delta = self._delta(values[-1], batch, loss, weights)
+        first = self._first_linear()
+        deltas: dict[int, Tensor] = {}
+        squares = torch.zeros(exists.shape, dtype=x.dtype, device=x.device)
+        for i in range(len(self.layers) - 1, first - 1, -1):
+            layer = self.layers[i]
+            h = values[i]
+            if layer.kind == "linear":
+                deltas[i] = delta
+                squares += _layer_squares(h, delta, exists.shape[1], bool(layer.bias))
+                if i > first:
+                    delta = torch.bmm(p[layer.weight].transpose(1, 2), delta)
+            elif layer.kind != "flatten":
+                delta = _ACTIVATIONS[layer.kind][1](delta, h, values[i + 1])
+        scale = factors(squares, bound).unsqueeze(1)  # [K, 1, B]
+        broken = None if bool(squares.isfinite().all()) else ~squares.isfinite().unsqueeze(1)
+        g = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        parts = self._views(g)
+        for i, delta in deltas.items():
+            layer = self.layers[i]
+            h = values[i]
+            delta = _over_positions(torch.mul, delta, scale)
+            if broken is not None:  # 0 times infinity
+                delta, h = (_over_positions(_blank, t, broken) for t in (delta, h))
+            parts[layer.weight].copy_(torch.bmm(delta, h.transpose(1, 2)))
+            if layer.bias:
+                torch.sum(delta, 2, out=parts[layer.bias])
         return g
 
     def hvp(self, x: Tensor, v: Tensor, batch: Batch, loss: Loss) -> Tensor:
@@ -162,3 +205,29 @@ class Stacked:
             name: x.as_strided((len(x), *shape), (rows, *stride), first + start)
             for name, shape, stride, start in views
         }
+
+
+# -- samples with several positions: h[K, features, M], M = B T ------------------------------------
+def _over_positions(apply: Callable, h: Tensor, by_sample: Tensor) -> Tensor:
+    """`apply(h, by_sample)` for by_sample[K, 1, B] at every position of h."""
+    samples = by_sample.shape[2]
+    if h.shape[2] == samples:
+        return apply(h, by_sample)
+    return apply(h.unflatten(2, (samples, -1)), by_sample.unsqueeze(3)).flatten(2)
+
+
+def _blank(h: Tensor, broken: Tensor) -> Tensor:
+    return h.masked_fill(broken, 0)
+
+
+def _layer_squares(h: Tensor, delta: Tensor, samples: int, bias: bool) -> Tensor:  # -> [K, B]
+    """Squared norms of the gradients of single samples in one linear layer."""
+    if h.shape[2] == samples:  # (||a||² + 1) ||δ||²
+        squares = torch.linalg.vecdot(h, h, dim=1)
+        return (squares + 1 if bias else squares) * torch.linalg.vecdot(delta, delta, dim=1)
+    a, d = (t.unflatten(2, (samples, -1)).permute(0, 2, 3, 1).flatten(0, 1) for t in (h, delta))
+    squares = matrix_squares(a, d)
+    if bias:
+        sums = d.sum(1)
+        squares = squares + torch.linalg.vecdot(sums, sums)
+    return squares.view(-1, samples)
