@@ -147,6 +147,11 @@ def test_weights_by_samples_that_were_asked_for_are_left_out():
     assert any("weighting must be 'equal' with privacy" in note for note in advice.notes)
 
 
+def test_a_protection_of_single_samples_is_refused():
+    with pytest.raises(il.SettingError, match=r"privacy must be 'central' or 'local' for advise"):
+        il.advise(one_rule(6), linear(), privacy="samples", epsilon=3.0, **SMALL)
+
+
 # -- who is heard, and how long the noise is ------------------------------------------------------
 @pytest.mark.parametrize(
     "settings, training, heard, drawn",

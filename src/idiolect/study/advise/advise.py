@@ -187,6 +187,7 @@ def advise(
     run_settings = build(Settings, {"seeds": options.seeds, **common}, "run")
     if directory is not None:
         refuse_advice(Path(directory))
+    PrivacyBudget.of(run_settings, common)  # refuses a protection that it has no words for
     plans = _plans(methods or options.personal(whole))
     seeds = run_settings.seeds
     holdout = Holdout.of(federation, options.validation, run_settings.seed, seeds)

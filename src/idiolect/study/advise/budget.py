@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...privacy.protection import PROTECTIONS, Central, Protection
+from ...core.knobs import SettingError
+from ...privacy.protection import PROTECTIONS, Central, Local, Protection
 from ...run.settings import Privacy, Settings
 
 MANY = 100  # training clients from which on a round hears half of them, drawn each by itself
@@ -51,6 +52,12 @@ class PrivacyBudget:
         """
         if settings.privacy is None:
             return None
+        if not isinstance(settings.privacy, Central | Local):
+            raise SettingError(
+                "privacy must be 'central' or 'local' for advise, got "
+                f"{PROTECTIONS.text(settings.privacy)!r}: it asks what a budget of each client is "
+                "worth, with noise on messages or on their sum"
+            )
         return cls(
             settings.privacy,
             user_settings.get("privacy") is not None,
