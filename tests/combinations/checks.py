@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy.stats import norm
 from torch import nn
 
 import idiolect as il
@@ -358,6 +359,39 @@ def check_alone(c: Combination, result: il.Result) -> None:
             raise Failure("alone", f"{', '.join(names[:4])} of a client depend on another's data")
 
 
+def check_accounts(c: Combination, result: il.Result) -> None:
+    """Under privacy what every client has spent is that of what it was exposed to, in its budget.
+
+    By the formula of Gaussian mechanisms where whoever is heard is known.
+    """
+    settings = c.settings()
+    for seed in result.seeds:
+        account = result.session(seed.seed).server.privacy
+        if account is None or account.plan.samples is not None:
+            continue
+        plan = account.plan
+        spent = [row["epsilon"] for row in seed.clients]
+        if account.begun != seed.rounds:
+            raise Failure("accounts", f"{account.begun} rounds begun, {seed.rounds} done")
+        if plan.epsilon and max(spent) > plan.epsilon:
+            raise Failure("accounts", f"{max(spent)} spent of {plan.epsilon}")
+        ledger = result.session(seed.seed).server.ledger
+        if not plan.exposure.amplified and int(account.exposures.sum()) != ledger.selected:
+            raise Failure("accounts", "exposures are not the messages that were asked for")
+        for one, count in zip(spent, account.exposures.tolist(), strict=True):
+            if plan.exposure.amplified:
+                continue
+            mu = count**0.5 / plan.noise  # Balle and Wang 2018, theorem 8
+            delta = norm.cdf(mu / 2 - one / mu) if count else plan.delta
+            delta -= math.exp(one) * norm.cdf(-mu / 2 - one / mu) if count else 0.0
+            if not math.isclose(delta, plan.delta, rel_tol=1e-3):
+                raise Failure("accounts", f"{count} exposures cost {one} at {delta}, not delta")
+    if settings.get("privacy") and not any("epsilon" in row for row in result.rounds_table()):
+        sends = any(result.summary()["bytes"].values())
+        if sends and settings.get("eval_every", 1):
+            raise Failure("accounts", "what was spent is in no table")
+
+
 def check_first_step(c: Combination) -> None:
     """Two steps on all data of each client, by idiolect and by a plain loop."""
     entry = ZOO[c.model]
@@ -499,6 +533,7 @@ def examine(c: Combination, removals: list[str] | None = None, only: str = "") -
     tried("figures", lambda: check_figures(c, run.result))
     tried("others", lambda: check_others(c))
     tried("alone", lambda: check_alone(c, run.result))
+    tried("accounts", lambda: check_accounts(c, run.result))
     tried("first step", lambda: check_first_step(c))
     for name in removable(c) if removals is None else removals:
         tried(f"without {name}", lambda n=name: check_without(c, n, first, run.words))

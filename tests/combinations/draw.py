@@ -16,6 +16,7 @@ from idiolect.core.knobs import Knobs, kinds_of
 from idiolect.engine.delays import DELAYS
 from idiolect.host.metrics import METRICS
 from idiolect.methods import METHODS
+from idiolect.privacy.protection import PROTECTIONS
 from idiolect.server.asynchronous import STALENESS
 from idiolect.server.rules import RULES
 from idiolect.server.rules.rule import Wrapper
@@ -250,6 +251,24 @@ def metrics(rng: random.Random, c: Combination) -> Values:
     return {"metrics": ",".join(rng.sample(names, rng.randint(1, 2)))}
 
 
+def privacy(rng: random.Random, _: Combination) -> Values:
+    """A protection with its noise, or a budget for it; noise that can be drawn again."""
+    name = rng.choice([*PROTECTIONS.built_in, "central"])
+    options: Values = {"noise_source": "seed"}
+    if rng.random() < 0.4:
+        options |= {"privacy": name, "epsilon": rng.choice([1.0, 5.0, 20.0])}
+    else:
+        clip = rng.choice(["", ", clip=0.1"]) if name != "distributed" else ""
+        options["privacy"] = f"{name}(noise={rng.choice([0.5, 1, 3])}{clip})"
+    if name == "samples":
+        options["batching"] = "poisson"
+    if name == "distributed":
+        options["secure_sums"] = True
+    if name == "central" and rng.random() < 0.4:
+        options["selection"] = "poisson"
+    return options
+
+
 def one_of(name: str, *values: Any) -> Callable[[random.Random, Combination], Values]:
     return lambda rng, _: {name: rng.choice(values)}
 
@@ -288,6 +307,7 @@ OPTIONS: Mapping[str, tuple[float, Callable[[random.Random, Combination], Values
     "metric": (0.04, one_of("metric", "loss", "accuracy")),
     "seeds": (0.03, one_of("seeds", 2)),
     "seed": (0.3, one_of("seed", 1, 2, 3)),
+    "privacy": (0.2, privacy),
 }
 
 

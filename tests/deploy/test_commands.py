@@ -554,6 +554,26 @@ def test_real_sites_reach_what_one_process_reaches(federation, tmp_path, method)
         assert mine["test_loss"] == pytest.approx(its["test_loss"], rel=1e-4)
 
 
+@pytest.mark.slow
+def test_real_sites_open_sums_only(federation, tmp_path):
+    """Over TLS, by SecAgg+: the figures and the bytes of one process."""
+    sums = {"secure_sums": "secagg(clip=50.0)"}
+    done = federation.run("lp-proj", tmp_path / "run", **sums)
+    assert done.returncode == 0, f"{done.stderr}\n{federation.words()}"
+    assert "does not count" not in done.stderr
+    chosen = federation.deployment("lp-proj", **sums).plan
+    alone = il.run(
+        chosen.make_method(),
+        chosen.make_task(federation.whole),
+        federation.whole,
+        **chosen.run_settings,
+    )
+    ours, theirs = json.loads(done.stdout), alone.summary()
+    for name in ("bytes", "values", "gradients_per_client", "rejected", "missing"):
+        assert ours[name] == theirs[name], name
+    assert ours["accuracy"]["mean"] == pytest.approx(theirs["accuracy"]["mean"], abs=0.005)
+
+
 def test_the_columns_of_a_deployment_are_those_that_load_takes(tmp_path, capsys):
     n = 240
     frame = pd.DataFrame({"age": np.arange(n) % 71, "pressure": 100.5 + np.arange(n) % 37})

@@ -117,3 +117,18 @@ def test_gradients_of_clients_that_did_not_report_count_as_the_most_that_any_did
     before = server.privacy.exposures.clone()
     server.close(current)
     assert (server.privacy.exposures - before)[silent].tolist() == [3, 3]
+
+
+def test_a_stopped_run_goes_on_with_the_plan_that_it_began_with(tmp_path):
+    def stop(moment) -> None:
+        if moment.round == 2:
+            raise RuntimeError("enough")
+
+    settings = {"privacy": "samples", "epsilon": 2.0, "eval_every": 1}
+    whole = samples(**settings)
+    with pytest.raises(RuntimeError, match="enough"):
+        samples(**settings, directory=tmp_path / "run", checkpoint_every=1, on_round=stop)
+    again = samples(**settings, directory=tmp_path / "run", checkpoint_every=1, resume=True)
+    assert again.seeds[0].history == whole.seeds[0].history
+    assert again.seeds[0].privacy["noise"] == whole.seeds[0].privacy["noise"]
+    assert again.seeds[0].stopped == whole.seeds[0].stopped == "rounds"

@@ -246,3 +246,14 @@ def test_the_record_of_a_run_has_what_was_spent(tmp_path):
     header, *rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
     column = header.split(",").index("epsilon")
     assert np.allclose([float(row.split(",")[column]) for row in rows], spent(done))
+
+
+@pytest.mark.parametrize("method", ["local", "fedper"])
+def test_a_method_that_sends_nothing_has_no_log_and_needs_none(tmp_path, method):
+    settings = {"method": method, "privacy": "local(noise=1)"}
+    with pytest.raises(Interrupted):
+        run(tmp_path / "run", stop=3, **settings)
+    again = run(tmp_path / "run", **settings)
+    assert not list((tmp_path / "run").glob("privacy-*"))
+    assert again.seeds[0].privacy == {} and "epsilon" not in again.clients_table()[0]
+    assert il.load(tmp_path / "run", task=linear(), federation=DATA).session(0).rounds == 6

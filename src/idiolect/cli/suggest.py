@@ -20,6 +20,7 @@ LISTS = (
     "attacks",
     "rules",
     "selections",
+    "protections",
     "augmentations",
     "kernels",
     "projections",

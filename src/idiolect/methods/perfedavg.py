@@ -43,8 +43,8 @@ class PerFedAvg(Averaging):
         "second derivatives: left out, by finite differences, or exact",
         choices=("first-order", "finite", "exact"),
     )
-    delta: float = knob(
-        1e-3, "step of the finite difference", above=0, acts_with={"hessian": "finite"}
+    difference: float = knob(
+        1e-3, "δ, step of the finite difference", above=0, acts_with={"hessian": "finite"}
     )
 
     def refine(self, traits: Traits) -> Traits:
@@ -67,9 +67,9 @@ class PerFedAvg(Averaging):
         batch = here.draw()
         if self.hessian == "exact":
             return g - self.personal_lr * task.hvp(w, g, batch)
-        ahead = task.grad(w + self.delta * g, batch)
-        behind = task.grad(w - self.delta * g, batch)
-        return g - self.personal_lr * (ahead - behind) / (2 * self.delta)
+        ahead = task.grad(w + self.difference * g, batch)
+        behind = task.grad(w - self.difference * g, batch)
+        return g - self.personal_lr * (ahead - behind) / (2 * self.difference)
 
     def personal(self, task: Task, down: State, private: State, here: Here) -> Tensor:
         w = down["w"].expand(here.rows, -1)

@@ -84,11 +84,13 @@ class Mechanism:
     rounds: int  # the most that a client was to be exposed to
     sample: int  # m
     clients: int  # N
+    # gradients of each client that the noise was chosen for, where single samples are protected
+    planned: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.noise < math.inf or not 0 < self.rate <= 1:
             raise ValueError("noise must be a number > 0, and rate one above 0 and at most 1")
-        if min(self.rounds, self.sample - 1, self.clients - 1) < 0:
+        if min(self.rounds, self.sample - 1, self.clients - 1, *self.planned) < 0:
             raise ValueError("rounds must be a whole number >= 0, sample and clients >= 1")
 
 
@@ -150,8 +152,11 @@ class PrivacyPlan:
     @property
     def mechanism(self) -> Mechanism:
         """What a run begins with, and keeps."""
-        exposure = self.exposure
-        return Mechanism(self.noise, exposure.rate, exposure.rounds, self.sample, self.clients)
+        exposure, planned = self.exposure, ()
+        if self.samples is not None and self.samples.planned.any():
+            planned = tuple(self.samples.planned.tolist())
+        how = (self.noise, exposure.rate, exposure.rounds, self.sample, self.clients)
+        return Mechanism(*how, planned)
 
     @property
     def at_server(self) -> bool:

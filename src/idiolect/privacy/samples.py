@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,10 +48,12 @@ class SampleExposure:
     batch: int  # B
 
     @classmethod
-    def of(cls, sizes: np.ndarray, batch: int) -> SampleExposure:
-        """By the numbers of training samples, without a plan."""
+    def of(cls, sizes: np.ndarray, batch: int, planned: Sequence[int] = ()) -> SampleExposure:
+        """By the numbers of training samples; with no plan, or that of the first clients."""
         rates = np.minimum(1.0, batch / np.maximum(sizes, 1))
-        return cls(rates, np.zeros(len(sizes), dtype=np.int64), batch)
+        counts = np.zeros(len(sizes), dtype=np.int64)
+        counts[: len(planned)] = planned[: len(sizes)]
+        return cls(rates, counts, batch)
 
     def grown(self, sizes: np.ndarray) -> SampleExposure:
         """With more clients, which were not planned for."""

@@ -202,7 +202,8 @@ def _heard(trained: Rows, _: Goals) -> Iterator[str]:
 
 def _timing(trained: Rows, _: Goals) -> Iterator[str]:
     """What a round and its time are, where they are not the usual ones."""
-    yield from sorted({r["timing"]["text"] for r in trained if "timing" in r})
+    for name in ("timing", "sums"):
+        yield from sorted({r[name]["text"] for r in trained if name in r})
     times = [r for r in trained if "time" in r]
     for r in times:
         whose = f" ({label_of(r)})" if len(times) > 1 else ""
@@ -287,6 +288,8 @@ def _privacy(trained: Rows, _: Goals) -> Iterator[str]:
     if others:
         yield f"without privacy: {', '.join(others)}"
     yield UNCOVERED
+    if len(trained) > 1 or len(trained[0]["seeds"]) > 1:
+        yield "ε is that of one run: runs on the same data add up for whoever sees several of them"
 
 
 def _goals(trained: Rows, goals: Goals) -> Iterator[str]:

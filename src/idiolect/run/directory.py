@@ -11,6 +11,7 @@ not match is refused: see core/documents.py. Format 5 (`settings.json` has the n
     clients.csv        a row per seed and client
     reliability.csv    with the metric calibration_error: a row per seed, client and bin
     subgroups.csv      where data have subgroups: a row per seed, model, subgroup, client and figure
+    privacy-seed-0.log under privacy: the mechanism, and every round begun (see run/privacy_log.py)
     result.json        the summary that `--json` prints
     record.json        everything that `idiolect.load` gives back (see run/record.py)
     record.safetensors test accuracy of every client in every evaluated round

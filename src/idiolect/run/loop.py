@@ -147,7 +147,7 @@ class Runner:
 
     def _mechanism(self, seed: int, path: Path | None) -> Mechanism | None:
         """The noise that a seed has begun with; None where it is to be chosen, or there is none."""
-        if self.settings.privacy is None or path is None:
+        if path is None or not self.repeats[seed].protected:
             return None
         log = PrivacyLog.of(path, seed)
         if not log.path.exists() and not (path / "settings.json").exists():

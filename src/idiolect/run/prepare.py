@@ -135,12 +135,18 @@ class RunParts:
         """Clients that train at the same time, where training is asynchronous."""
         return concurrency(self.method, self.settings, self.eligible, self.clients_heard)
 
+    @property
+    def protected(self) -> bool:
+        """Whether clients have privacy: it is set, and something is sent."""
+        sends = any(self.method.message(self.first_task).values())
+        return self.settings.privacy is not None and sends
+
     def privacy_plan(self, seed: int, begun: Mechanism | None = None) -> PrivacyPlan | None:
         """How clients are protected; None where they are not, or where nothing is sent.
 
         `begun`: as a run has begun that is resumed.
         """
-        if self.settings.privacy is None or not any(self.method.message(self.first_task).values()):
+        if not self.protected:
             return None
         return privacy_plan(self, seed, begun)
 

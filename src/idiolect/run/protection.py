@@ -95,11 +95,10 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
     clip = s.secure_sums.clip if protection.in_sums else protection.clip  # type: ignore[union-attr,attr-defined]
     source = Noise(s.noise_source, seed)
     if begun is not None:
-        samples = (
-            SampleExposure.of(parts.federation.sizes("train").numpy(), s.batch)
-            if by_sample
-            else None
-        )
+        samples = None
+        if by_sample:
+            sizes = parts.federation.sizes("train").numpy()
+            samples = SampleExposure.of(sizes, s.batch, begun.planned)
         return PrivacyPlan.begun(protection, clip, s.epsilon, s.delta, begun, source, samples)
     poisson = isinstance(s.selection, Poisson) and s.noise_by_server and sample < eligible
     if (poisson or by_sample) and 0 < protection.noise < LEAST_NOISE:

@@ -16,6 +16,7 @@ from ..core.types import State
 from ..data.federation import Federation
 from ..host.lazy_federation import whole as with_samples
 from ..methods import name_of
+from ..privacy.protection import PROTECTIONS
 from ..report.progress import RoundReport, run_progress
 from ..task.groups import AnyTask, TaskGroups
 from .callbacks import Callback, Callbacks
@@ -88,6 +89,11 @@ def run(
             "model to start from"
         )
     run_settings = build(Settings, all_settings, "run")
+    if start and run_settings.privacy is not None:
+        raise SettingError(
+            f"privacy must be none with a start, got {PROTECTIONS.text(run_settings.privacy)!r}: "
+            "what the run before it has spent on the same data is not counted"
+        )
     refuse_without_sites(method_object, run_settings)
     if not run_settings.carrier.loads_data:
         federation = with_samples(federation)

@@ -63,6 +63,7 @@ _ALL_SPENT = "each candidate is judged with all of its gradients spent"
 _AT_THE_END = "candidates are judged at their end"
 _NOT_SAVED = "trainings are short and are not saved"
 _EVERYONE = "all clients take part"
+_VALIDATION = "parts of the model are chosen by figures of clients, which have no noise"
 _HONEST = "the advice is about honest clients; see docs/attacks.md"
 ALL_UP_TO = 20  # clients: as many are all heard in every round unless `sample` says otherwise
 
@@ -477,6 +478,7 @@ class Privacy(Knobs):
         parse=PROTECTIONS.parse,
         write=PROTECTIONS.text,
         roles=(MESSAGES,),
+        refused_in={"splits": _VALIDATION},
     )
     epsilon: float = knob(
         0.0,
@@ -484,6 +486,7 @@ class Privacy(Knobs):
         "stops before more is spent; alone it means privacy 'central'; 0 = none",
         low=0,
         roles=(MESSAGES,),
+        refused_in={"splits": _VALIDATION},
     )
     delta: float = knob(
         1e-5,

@@ -24,7 +24,7 @@ from ..run.directory import checkpoint_folder, refuse_links
 from ..run.identity import GROUPS, REINITIALISED, RunIdentity, check_same, run_number
 from ..run.plan import AnyModel, OneModel, Plan
 from ..run.predict import labels_of, preparation_of
-from ..run.prepare import run_parts
+from ..run.prepare import RunParts, run_parts
 from ..run.privacy_log import PrivacyLog
 from ..run.record import Record, read_record
 from ..run.repeats import data_seed_of, facts_of_repeat
@@ -198,12 +198,13 @@ class _Models:
             now = replace(now, data=same.data)
         _forget_weights(self.task, now.model, same.model)
         check_same(same, now, self.path, warn)
+        parts = run_parts(method, self.task, data, settings, scale)
         session = (WithoutData if without else Session)(
-            run_parts(method, self.task, data, settings, scale),
+            parts,
             seed,
             run_number(identity.id, seed),
             started=bool(identity.start),
-            mechanism=self._mechanism(settings, seed),
+            mechanism=self._mechanism(parts, seed),
         )
         refuse_links(self.path)
         place = checkpoint_folder(self.path, seed, best)
@@ -211,9 +212,9 @@ class _Models:
         session.personalise_held_out(settings.held_out_rounds)
         return session
 
-    def _mechanism(self, settings: Settings, seed: int) -> Mechanism | None:
+    def _mechanism(self, parts: RunParts, seed: int) -> Mechanism | None:
         """The noise of the run, where it had any."""
-        if settings.privacy is None:
+        if not parts.protected:
             return None
         try:
             return PrivacyLog.of(self.path, seed).mechanism()

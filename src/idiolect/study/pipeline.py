@@ -60,7 +60,8 @@ def pipeline(
         )
         for stage, rounds in stages
     ]
-    _check_privacy(plans)
+    for plan in plans:
+        _check_privacy(plan)
     path = None if directory is None else Path(directory)
     if path is not None:
         _begin(path, plans, resume)
@@ -80,16 +81,14 @@ def pipeline(
     return results
 
 
-def _check_privacy(plans: Sequence[Plan]) -> None:
-    """Refuse a budget that several stages would spend, each as if it were alone."""
-    for plan in plans if len(plans) > 1 else ():
-        protection = plan.make_settings().privacy
-        if protection is not None:
-            raise SettingError(
-                f"privacy must be none with several stages, got {PROTECTIONS.text(protection)!r}: "
-                "each stage would count what it spends by itself, and a client spends in all of "
-                "them; run them one by one, and add what each table says"
-            )
+def _check_privacy(plan: Plan) -> None:
+    """Refuse privacy: each stage would count what it spends by itself."""
+    settings = plan.make_settings()
+    if settings.privacy is not None:
+        raise SettingError(
+            f"privacy must be none in a pipeline, got {PROTECTIONS.text(settings.privacy)!r}: its "
+            "stages are runs on the same data, and what they spend together is not counted"
+        )
 
 
 def _begin(path: Path, plans: Sequence[Plan], resume: bool | str) -> None:

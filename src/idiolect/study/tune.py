@@ -536,6 +536,11 @@ class Tuned:
                 listing = ", ".join(f"{field} {100 * s:.0f} %" for field, s in shares.items())
                 lines.append(f"  what matters: {listing} of the variance over settings")
         lines.append(f"cost of the search: {self.cost}")
+        if any("privacy" in row for row in self.comparison.summary()):
+            lines.append(
+                "the search is not in ε: every training of it is a run on the same data, whose "
+                "figures have no noise; choose settings on other data, or say so"
+            )
         return lines
 
     def __repr__(self) -> str:

@@ -221,6 +221,19 @@ def test_one_screen_says_everything_that_an_owner_must_know(federation, capsys):
     assert read_consent(federation.parent / "s") is None
 
 
+def test_an_owner_reads_what_a_secure_sum_shows(federation, capsys):
+    pytest.importorskip("flwr")
+    text = federation.read_text()
+    assert "batch = 16" in text
+    sums = 'batch = 16\nsecure_sums = "secagg(clip=0.5)"'
+    federation.write_text(text.replace("batch = 16", sums))
+    text, _ = agree(federation, capsys, code=1)
+    assert len(text.splitlines()) <= 42 and max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    assert "Sums the server learns the sum of messages, of 70% of a round's clients or" in words
+    assert "each clipped to norm 0.5" in words
+
+
 def test_an_identifier_among_the_columns_is_pointed_out(federation, capsys):
     text = federation.read_text()
     text = text.replace('["age", "bp", "sex"]', '["age", "bp", "patient_id"]')

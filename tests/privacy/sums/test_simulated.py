@@ -121,8 +121,9 @@ def test_attacks_on_data_are_possible():
 
 
 def test_a_result_says_what_the_server_learns():
-    notes = trained(FedAvg(), secure_sums=True).record.notes
-    assert "the sum of at least 5 of 6 messages, clipped to norm 1" in str(notes["sums"])
+    result = trained(FedAvg(), secure_sums=True)
+    words = "the sum of at least 5 of 6 messages, clipped to norm 1"
+    assert words in result.record.notes["sums"]["text"] and words in " ".join(str(result).split())
 
 
 # -- a link by itself ------------------------------------------------------------------------------

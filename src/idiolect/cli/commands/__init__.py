@@ -82,7 +82,8 @@ COMMANDS = {
     ),
     "list": Command(
         "list:list_kind",
-        "methods | channels | attacks | rules | selections | augmentations | kernels | projections",
+        "methods | channels | attacks | rules | selections | protections | augmentations | kernels "
+        "| projections",
         "what there is, when to use it, what it costs; --measure: on your data and model",
     ),
     "data": Command(

@@ -18,6 +18,7 @@ from ...core.columns import Column, FittedTable, words
 from ...core.knobs import Knobs, describe, knob
 from ...core.text import plural, shown
 from ...methods import METHODS, NAMES, make_method
+from ...privacy.protection import PROTECTIONS
 from ...projections.report import all_kinds
 from ...report.console import literal
 from ...report.format import count, number, size
@@ -235,6 +236,36 @@ def _selections(argv: list[str]) -> None:
     _show(parsed.output.json, rows, _with_options("selection", asks), note)
 
 
+def _protections(argv: list[str]) -> None:
+    """Who is protected from whom: each kind of differential privacy."""
+    parsed = Parser("list protections", _protections.__doc__, output=("json",)).parse(argv)
+    classes = {name: PROTECTIONS.find(name) for name in PROTECTIONS}
+    rows = [
+        {
+            "name": name,
+            "summary": _summary(cls),
+            "unit": cls.unit,
+            "against": cls.against,
+            "trusted": cls.trusted,
+            "neighbours": cls.neighbours,
+            "options": describe(cls),
+        }
+        for name, cls in classes.items()
+    ]
+    note = (
+        "Use: --privacy 'central(clip=0.5)' --epsilon 3, which chooses the noise; --privacy "
+        "'local(noise=2)', which counts what is spent. protects: a client with all of its data, or "
+        "a single sample. docs/privacy.md says what is guaranteed for which method and setting."
+    )
+    columns = _with_options(
+        "privacy",
+        words("protects a", "unit"),
+        words("from", "against"),
+        words("trusted", "trusted"),
+    )
+    _show(parsed.output.json, rows, columns, note)
+
+
 def _rules(argv: list[str]) -> None:
     """How the server combines messages, and how many malicious clients it withstands."""
     parsed = Parser("list rules", _rules.__doc__, output=("json",)).parse(argv)
@@ -366,6 +397,7 @@ KINDS: dict[str, Callable[[list[str]], None]] = {
     "attacks": _attacks,
     "rules": _rules,
     "selections": _selections,
+    "protections": _protections,
     "augmentations": _augmentations,
     "kernels": _kernels,
     "projections": _projections,
