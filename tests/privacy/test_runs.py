@@ -1,5 +1,6 @@
 """Whole runs under privacy: with all that a run may have, and what each client has spent."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -213,3 +214,13 @@ def test_every_method_runs_with_its_account_or_is_refused_with_the_reason(name, 
     if account is not None:
         assert int(account.exposures.max()) == 2 or settings["sample"]
         assert result.seeds[0].privacy["rounds"] == 2
+
+
+def test_a_copy_of_a_method_at_its_defaults_has_chosen_no_weighting():
+    copied = dataclasses.replace(il.make_method("fedavg"), lr=0.2)
+    federation = il.data.load("digits", clients=4)
+    model = lambda: il.models.make("linear", (1, 8, 8), 10)  # noqa: E731
+    il.run(copied, model, federation, rounds=1, privacy="central(noise=1)")
+    with pytest.raises(il.SettingError, match="weighting must be 'equal'"):
+        chosen = il.make_method("fedavg", weighting="samples")
+        il.run(chosen, model, federation, rounds=1, privacy="central(noise=1)")

@@ -251,6 +251,7 @@ def privacy_words(facts: Mapping[str, Any]) -> str:
     >>> facts = {"protects": "local", "against": "everyone", "trusted": "nobody", "clip": 1.0}
     >>> facts |= {"epsilon": spent, "delta": 1e-5, "noise": 2.0, "rounds": 30, "budget": 3.0}
     >>> facts |= {"sampling": "known", "source": "secret", "neighbours": "any", "adaptive": False}
+    >>> facts |= {"unit": "client"}
     >>> privacy_words(facts)[:87]
     'local privacy, ε = 2.96 at δ = 1e-05 for the client that has spent most (mean 2.5; budg'
     """
@@ -262,12 +263,15 @@ def privacy_words(facts: Mapping[str, Any]) -> str:
     sampling = (
         "amplified by Poisson sampling" if facts["sampling"] == "poisson" else "not amplified"
     )
+    whom, alike = "sample of a client", ""
+    if facts["unit"] == "client":
+        whom, alike = "client", "; all count alike"
     words = (
         f"{facts['protects']} privacy, ε = {spent['worst']:.3g} at δ = {facts['delta']:g} for the "
-        f"client that has spent most{f' ({more})' if more else ''}: protects each client "
+        f"client that has spent most{f' ({more})' if more else ''}: protects each {whom} "
         f"({facts['neighbours']}) from {facts['against']}; trusted: {facts['trusted']}; "
         f"noise {facts['noise']:.3g} x sensitivity, {clip}, {plural(facts['rounds'], 'round')}, "
-        f"{sampling}"
+        f"{sampling}{alike}"
     )
     if facts["source"] != "secret":
         words += "; noise comes from the seed: it protects nobody from who knows that"

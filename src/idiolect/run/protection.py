@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def check_privacy(parts: RunParts) -> None:
         raise SettingError(
             f"privacy must be none for {name_of(method)}, got {text!r}: {reason}{local}"
         )
-    if "weighting" in method.explicit and getattr(method, "weighting", "equal") != "equal":
+    if _chosen(method, "weighting") not in (None, "equal"):
         raise SettingError(
             f"weighting must be 'equal' with privacy {text!r}, got {method.weighting!r}: "  # type: ignore[attr-defined]
             "every client counts alike, so that C bounds what it adds"
@@ -67,6 +67,20 @@ def check_privacy(parts: RunParts) -> None:
             f"could be shown as it is; at most {0.1 / parts.eligible:.1g} is usual"
         )
     parts.privacy_plan(s.seed)  # refuses a budget that is too small, before anything is written
+
+
+def _chosen(method: Method, name: str) -> Any:
+    """A field that the user has chosen; None for a default, and for what there is not.
+
+    A copy by dataclasses.replace is given all of its fields: then a value that is the default
+    counts as one.
+    """
+    values = {f.name: f.default for f in fields(method)}
+    copied = method.explicit >= set(values)
+    if name not in values or name not in method.explicit:
+        return None
+    value = getattr(method, name)
+    return None if copied and value == values[name] else value
 
 
 def check_batches(s: Settings, text: str) -> None:
