@@ -123,3 +123,10 @@ def _remove(path):
 def test_a_stage_must_say_its_rounds(capsys):
     assert main(["pipeline", "fedavg"]) == 2
     assert "@ROUNDS" in capsys.readouterr().err
+
+
+def test_stages_that_would_each_spend_a_budget_are_refused():
+    federation = il.data.load("digits", clients=4)
+    task = il.Task(lambda: il.models.make("linear", (1, 8, 8), 10))
+    with pytest.raises(il.SettingError, match="privacy must be none with several stages"):
+        il.pipeline([("fedavg", 2), ("fedavg", 2)], task, federation, epsilon=3.0)

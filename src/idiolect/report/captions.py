@@ -238,8 +238,8 @@ def class_note(facts: Mapping[str, Any]) -> str:
 
 
 UNCOVERED = (
-    "not covered by ε: figures of this table, numbers of samples, scaling statistics, and what a "
-    "client's own model tells"
+    "not covered by ε: figures of this table, numbers of samples, scaling statistics, what a "
+    "client's own model tells, and other trainings on these clients (other rows and seeds, tuning)"
 )
 
 

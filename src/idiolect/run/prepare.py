@@ -48,7 +48,7 @@ from .client_weights import check_weights
 from .effects import idle_options
 from .groups import groups_note, prepare_groups, public_note
 from .model_check import behaviour_on, check_false_targets, check_model
-from .protection import check_privacy, privacy_plan
+from .protection import check_privacy, gradients_per_round, privacy_plan
 from .sample_weights import weights_note
 from .settings import DTYPES, Settings, default_settings
 from .step_sizes import stable_steps
@@ -149,6 +149,11 @@ class RunParts:
         if not self.protected:
             return None
         return privacy_plan(self, seed, begun)
+
+    @cached_property
+    def gradients_per_round(self) -> np.ndarray:  # int64[N]
+        """Gradients that each client takes in a round, on trial."""
+        return gradients_per_round(self)
 
     def numerics(self, seed: int) -> Numerics:
         """How model and loss are computed under one of the seeds."""

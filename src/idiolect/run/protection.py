@@ -180,7 +180,7 @@ def sample_exposure(parts: RunParts, rounds: int) -> SampleExposure:
     exposure = SampleExposure.of(parts.federation.sizes("train").numpy(), parts.settings.batch)
     if parts.settings.privacy.noise:  # type: ignore[union-attr]
         return exposure
-    return replace(exposure, planned=rounds * gradients_per_round(parts))
+    return replace(exposure, planned=rounds * parts.gradients_per_round)
 
 
 def gradients_per_round(parts: RunParts) -> np.ndarray:  # -> int64[N]

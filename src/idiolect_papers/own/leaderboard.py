@@ -108,6 +108,7 @@ QUICK = {
         "fashion-mnist", _PATHOLOGICAL, _PAIRS, published="pathological", **_FEW
     ),
     "MNIST, Dirichlet 0.1": _images("mnist", _DIRICHLET, _SHARES, **_FEW),
+    "CIFAR-10, Dirichlet 0.1": _images("cifar10", _DIRICHLET, _SHARES, **_FEW),
 }
 _CNN: dict[str, Any] = {"model": FourLayerCnn}
 FULL = {
