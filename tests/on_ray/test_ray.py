@@ -686,3 +686,12 @@ except il.SettingError as error:
     )
     expected = "pip install 'idiolect[ray]'" if hide else "no Ray cluster answers at '127.0.0.1:1'"
     assert expected in done.stdout, done.stdout + done.stderr
+
+
+# -- privacy ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("privacy", ["central(noise=2)", "local(noise=2)"])
+def test_privacy_on_a_cluster_gives_the_same_bits_and_account(privacy, address):
+    here, there = both("fedavg", address, privacy=privacy, noise_source="seed")
+    same(here, there)
+    assert here.seeds[0].privacy == there.seeds[0].privacy
+    assert there.seeds[0].privacy["rounds"] == 4

@@ -131,7 +131,7 @@ def test_a_refused_run_leaves_no_directory(tmp_path):
 # -- commands and studies --------------------------------------------------------------------------
 def test_stages_that_spend_on_the_same_data_are_refused():
     stages = [("fedavg", 2), ("fedavg", 2)]
-    with pytest.raises(SettingError, match="privacy must be none in a pipeline"):
+    with pytest.raises(SettingError, match="privacy must be none with several stages"):
         il.pipeline(stages, linear(), DATA, privacy="central(noise=2)")
 
 

@@ -128,5 +128,5 @@ def test_a_stage_must_say_its_rounds(capsys):
 def test_stages_that_would_each_spend_a_budget_are_refused():
     federation = il.data.load("digits", clients=4)
     task = il.Task(lambda: il.models.make("linear", (1, 8, 8), 10))
-    with pytest.raises(il.SettingError, match="privacy must be none in a pipeline"):
+    with pytest.raises(il.SettingError, match="privacy must be none with several stages"):
         il.pipeline([("fedavg", 2), ("fedavg", 2)], task, federation, epsilon=3.0)

@@ -60,8 +60,7 @@ def pipeline(
         )
         for stage, rounds in stages
     ]
-    for plan in plans:
-        _check_privacy(plan)
+    _check_privacy(plans)
     path = None if directory is None else Path(directory)
     if path is not None:
         _begin(path, plans, resume)
@@ -81,14 +80,16 @@ def pipeline(
     return results
 
 
-def _check_privacy(plan: Plan) -> None:
-    """Refuse privacy: each stage would count what it spends by itself."""
-    settings = plan.make_settings()
-    if settings.privacy is not None:
-        raise SettingError(
-            f"privacy must be none in a pipeline, got {PROTECTIONS.text(settings.privacy)!r}: its "
-            "stages are runs on the same data, and what they spend together is not counted"
-        )
+def _check_privacy(plans: Sequence[Plan]) -> None:
+    """Refuse a budget that several stages would spend, each as if it were alone."""
+    for plan in plans if len(plans) > 1 else ():
+        protection = plan.make_settings().privacy
+        if protection is not None:
+            raise SettingError(
+                f"privacy must be none with several stages, got {PROTECTIONS.text(protection)!r}: "
+                "each stage would count what it spends by itself, and a client spends in all of "
+                "them; run them one by one, and add what each table says"
+            )
 
 
 def _begin(path: Path, plans: Sequence[Plan], resume: bool | str) -> None:
