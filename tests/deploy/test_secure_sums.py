@@ -9,7 +9,17 @@ from deploy.test_server import DATA, deployment, inprocess, quiet
 from engine.stand_in import Wires, three
 from idiolect.deploy.server import serve
 from idiolect.host.calls import Call
-from idiolect.privacy.sums.stages import KEYS, MASKED, OPENED, SHARES
+from idiolect.privacy.sums.client import SumClient
+from idiolect.privacy.sums.setting import SecureSums
+from idiolect.privacy.sums.stages import (
+    KEYS,
+    MASKED,
+    OPENED,
+    SHARES,
+    Place,
+    ProtocolError,
+    keys_request,
+)
 from idiolect.wire.messages import HEADER
 
 pytest.importorskip("flwr")
@@ -179,3 +189,20 @@ def test_a_server_that_was_stopped_goes_on(tmp_path):
 def test_methods_that_need_single_messages_are_refused_before_anybody_is_waited_for(tmp_path):
     with pytest.raises(il.SettingError, match=r"secure_sums: method: .*fedamp"):
         serve_all(Wires(three(DATA)), tmp_path, method="fedamp")
+
+
+# -- with noise that clients share out -------------------------------------------------------------
+def test_a_site_shares_noise_with_as_many_as_its_owner_has_agreed_to():
+    """A sum of fewer clients, each with the share of many, would have too little noise."""
+    sums = SecureSums(clip=1.0, survivors=0.6)
+    grid = sums.grid(4, noise=1.0, least=sums.least(10))
+    place = Place(run=1, version=0, client=0)
+    client = SumClient(sums, grid, place, fewest=sums.least(10))
+    with pytest.raises(ProtocolError, match="6 are needed to share its noise"):
+        client.handle(KEYS, keys_request(place, 5))
+    assert client.handle(KEYS, keys_request(place, 10))
+
+
+def test_how_many_share_the_noise_must_be_agreed_before():
+    with pytest.raises(il.SettingError, match="sample must be a number of clients"):
+        deployment("fedavg", **SUMS, privacy="distributed(noise=2)")

@@ -47,6 +47,30 @@ def secure_rounds(server, hosts, carrier, said=None) -> SecureRounds:
     return SecureRounds(server, group, (said if said is not None else []).append)
 
 
+def test_sites_share_the_noise_of_a_sum_and_the_server_counts_it(sites, federation):
+    """With little noise the sum is that of one process, and never twice the same."""
+    plan = plan_of(
+        "fedavg", secure_sums=SUMS, privacy="distributed(noise=1e-4)", sample=6, rounds=3
+    )
+    here, *there = (session_of(plan, federation, run=320 + k) for k in range(3))
+    ours = in_process(here)
+    ours.advance()
+    states = []
+    for session in there:
+        told = enrol(sites, plan, array_form(federation), session)
+        theirs = secure_rounds(session.server, told, Sockets([site.socket for site in sites]))
+        try:
+            theirs.advance()
+        finally:
+            theirs.close()
+        assert session.server.ledger.admitted == 6
+        assert session.server.privacy.exposures.tolist() == [1] * 6
+        states.append(session.server.state["w"])
+    for w in states:
+        assert torch.allclose(w, here.server.state["w"], atol=1e-2)
+    assert not torch.equal(*states)
+
+
 @pytest.mark.parametrize("number, method", [(0, "scaffold"), (1, "lp-proj")])
 def test_sites_come_to_what_one_process_comes_to(sites, federation, number, method):
     plan = plan_of(method, secure_sums=SUMS)

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ..privacy.sums.client import SumClient
+from ..privacy.sums.setting import LEAST
 from ..privacy.sums.stages import KEYS, OPENED, Place, ProtocolError, session_of
 from ..server.protocol import Contract
 from ..server.sum_link import SumLink
@@ -27,6 +28,7 @@ class HostSums:
         self.sums = contract.sums
         self.grid = contract.link.grid
         self.run = contract.run
+        self.fewest = contract.noise.least if contract.noise else LEAST
         self.wire_ids = set(wire_ids.tolist())
         self.version = -1
         self.opened = -1  # the last round of which shares were given out
@@ -67,7 +69,7 @@ class HostSums:
         session = session_of(frame)
         if stage == KEYS and (client is None or client.place.session != session):
             place = Place(self.run, self.version, wire_id, session)
-            client = self._clients[wire_id] = SumClient(self.sums, self.grid, place)
+            client = self._clients[wire_id] = SumClient(self.sums, self.grid, place, self.fewest)
         if client is None:
             raise ProtocolError("keys come first")
         return client

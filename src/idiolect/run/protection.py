@@ -106,7 +106,7 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
     protection = s.privacy
     assert protection is not None
     by_sample = protection.unit == "sample"
-    clip = s.secure_sums.clip if protection.in_sums else protection.clip  # type: ignore[union-attr,attr-defined]
+    clip = _clip(s)
     source = Noise(s.noise_source, seed)
     if begun is not None:
         samples = None
@@ -136,15 +136,21 @@ def privacy_plan(parts: RunParts, seed: int, begun: Mechanism | None = None) -> 
     return plan
 
 
+def _clip(s: Settings) -> float:
+    """C: of the secure sum where clients share its noise."""
+    p = s.privacy
+    return float(s.secure_sums.clip if p.in_sums else p.clip)  # type: ignore[union-attr,attr-defined]
+
+
 def check_noise_is_given(s: Settings) -> None:
     """Refuse noise that each site of a deployment would not know."""
     if s.privacy is None:
         return
     text = PROTECTIONS.text(s.privacy)
-    if s.privacy.in_sums:
+    if s.privacy.in_sums and not s.sample:
         raise SettingError(
-            f"privacy must be central, local or samples in a deployment, got {text!r}: how many "
-            "clients share the noise must be known to each site before any of them comes"
+            f"sample must be a number of clients with privacy {text!r} in a deployment, got 0: how "
+            "many share the noise must be known to each site before any of them comes"
         )
     if s.privacy.noise:
         return
@@ -174,7 +180,7 @@ def privacy_of_site(
         return None
     library()  # else it could not count what is spent
     check_noise_is_given(s)
-    if not s.privacy.at_client:
+    if not (s.privacy.at_client or s.privacy.in_sums):
         return None
     text = PROTECTIONS.text(s.privacy)
     if reason := why_not(method, task, s.privacy, addresses=False):
@@ -184,8 +190,8 @@ def privacy_of_site(
         check_batches(s, text)
         check_task(task)
         samples = SampleExposure.of(sizes, s.batch)
-    mechanism = Mechanism(s.privacy.noise, 1.0, s.rounds, 1, max(len(sizes), 1))
-    source, clip = Noise("secret"), s.privacy.clip  # type: ignore[attr-defined]
+    mechanism = Mechanism(s.privacy.noise, 1.0, s.rounds, max(s.sample, 1), max(len(sizes), 1))
+    source, clip = Noise("secret"), _clip(s)
     return PrivacyPlan.begun(s.privacy, clip, s.epsilon, s.delta, mechanism, source, samples)
 
 

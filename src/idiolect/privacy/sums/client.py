@@ -26,8 +26,9 @@ class SumClient:
     refused, and so is one of a later stage. What is refused changes nothing.
     """
 
-    def __init__(self, sums: SecureSums, grid: Grid, place: Place):
+    def __init__(self, sums: SecureSums, grid: Grid, place: Place, fewest: int = 2):
         self.sums = sums
+        self.fewest = fewest  # messages that must open the sum: so many share its noise
         self.grid = grid
         self.place = place
         self.done = 0  # the last stage that was answered
@@ -72,6 +73,11 @@ class SumClient:
         if not 2 <= clients <= self.sums.clients:
             raise ProtocolError(
                 f"keys: clients must be from 2 to {self.sums.clients}, got {clients}"
+            )
+        if self.sums.least(clients) < self.fewest:
+            raise ProtocolError(
+                f"keys: a sum of {clients} clients may be opened with {self.sums.least(clients)}, "
+                f"and {self.fewest} are needed to share its noise"
             )
         self.plan = self.sums.plan(clients)
         self._masking, self._reading = crypto.KeyPair.new(), crypto.KeyPair.new()
