@@ -163,8 +163,8 @@ class Participation(Knobs):
         write=SELECTIONS.text,
         roles=(MESSAGES,),
         refused_in={
-            "deployment": "candidates are asked for their loss before each round, which no owner "
-            "of a site has been asked to agree to"
+            "deployment": "candidates would be asked for their losses, to which no owner of a site "
+            "has agreed, and a site counts privacy by what it is asked, not by a draw it cannot see"
         },
     )
     quorum: int = knob(
