@@ -222,7 +222,7 @@ REFUSED = {
     "selection": (
         {"selection": "power-of-choice"},
         {},
-        "selection must be left out .*, got 'power-of-choice': candidates are asked",
+        "selection must be left out .*, got 'power-of-choice': candidates would be asked",
     ),
     "least": (
         {},
